@@ -97,7 +97,7 @@ def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
 def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> IntArray:
     """Returns (n,) the first value reached through an unfusible use down any path from each value; n if there is none.
 
-    A path's first unfusible use ends before its later ones, so one sweep over the uses from last to first suffices.
+    Producers come before consumers. So one sweep over the uses, from the last producer to the first, finds them all.
     """
     first: list[int] = [n] * n
     order = np.argsort(u, kind="stable")[::-1]

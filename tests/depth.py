@@ -18,7 +18,7 @@ DEEP_EXAMPLES = 150
 settings.register_profile(
     "deep", max_examples=DEEP_EXAMPLES, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("deep"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("deep"), max_examples=15)
 settings.register_profile("nightly", settings.get_profile("deep"), max_examples=5000, derandomize=False)
 
 deep = pytest.mark.deep
@@ -29,7 +29,7 @@ deeper = pytest.mark.deeper
 
 
 def examples(in_the_deep_half: int) -> int:
-    """How many inputs to draw, in proportion to the profile: that many in the deep half, a sixth in the quick one."""
+    """How many inputs to draw, in proportion to the profile: that many in the deep half, a tenth in the quick one."""
     return max(1, in_the_deep_half * settings.default.max_examples // DEEP_EXAMPLES)
 
 

@@ -330,7 +330,7 @@ def test_fallback_warns_and_uses_torchs_own_partitioner() -> None:
 
 BUDGET = "memory-budget:budget=64KB"
 STAGES = {
-    "inputs that are written to": ("remat.pytorch.read.split", "keep_old_values", BUDGET),
+    "inputs that are written to": ("remat.pytorch.read.mutated_inputs", "keep_old_values", BUDGET),
     "sizes to plan for": ("remat.pytorch.run.plan_request", "sizes_to_plan_for", BUDGET),
     "reading the graph": ("remat.pytorch.run.partitioner", "extract", BUDGET),
     "its device": ("remat.pytorch.run.partitioner", "where", "byte-traffic"),

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from experiments.accuracy.compiled_peaks import PLANS, errors, measured
+from experiments.accuracy.compiled_peaks import PLANS, errors, measured_peak
 from experiments.accuracy.peak_budgets import GROUPS
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
@@ -63,7 +63,7 @@ DEEP = {
 def test_a_step_allocates_what_is_predicted(model: str, plan: str) -> None:
     """Kernels are left out: they allocate nothing."""
     torch.manual_seed(0)
-    graph, chosen, bytes_ = measured((*(KERNEL_ZOO | HELD_OUT)[model](), None), PLANS[plan], kernels=False)
+    graph, chosen, bytes_ = measured_peak((*(KERNEL_ZOO | HELD_OUT)[model](), None), PLANS[plan], kernels=False)
     assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
 
 
@@ -82,14 +82,14 @@ class Pooled(nn.Module):
 @pytest.mark.parametrize("plan", PLANS)
 def test_averages_over_windows_are_kernels(plan: str) -> None:
     torch.manual_seed(0)
-    graph, chosen, bytes_ = measured((Pooled(), (torch.randn(8, 3, 32, 32),), None), PLANS[plan], kernels=False)
+    graph, chosen, bytes_ = measured_peak((Pooled(), (torch.randn(8, 3, 32, 32),), None), PLANS[plan], kernels=False)
     assert any(op.startswith("aten.avg_pool2d_backward") for op in graph.ops)
     assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
 
 
 def test_so_does_a_step_with_its_kernels() -> None:
     torch.manual_seed(0)
-    graph, chosen, bytes_ = measured((*KERNEL_ZOO["dropout MLP"](), None), PLANS["default"], kernels=True)
+    graph, chosen, bytes_ = measured_peak((*KERNEL_ZOO["dropout MLP"](), None), PLANS["default"], kernels=True)
     assert remat.timeline(graph, chosen).peak_bytes == bytes_
 
 
@@ -152,7 +152,7 @@ def test_a_step_with_a_budget_of_its_peak_stays_within_it() -> None:
     graph = remat.capture(module, *args)
     least, most = (remat.timeline(graph, solved(graph, MemoryBudget(b, of="peak"))).peak_bytes for b in (0.0, 1.0))
     assert least < most
-    _, _, bytes_ = measured((module, args, None), MemoryBudget(least, of="peak"), kernels=False)
+    _, _, bytes_ = measured_peak((module, args, None), MemoryBudget(least, of="peak"), kernels=False)
     assert bytes_ <= least
 
 
@@ -176,5 +176,5 @@ def test_a_step_within_a_budget_of_the_peak_stays_within_it(model: str) -> None:
     graph = remat.capture(module, *args)
     half = remat.choose(graph, MemoryBudget(0.5, of="peak")).plan
     limit = remat.timeline(graph, half).peak_bytes
-    *_, bytes_ = measured((module, args, None), MemoryBudget(limit, of="peak"), kernels=False)
+    *_, bytes_ = measured_peak((module, args, None), MemoryBudget(limit, of="peak"), kernels=False)
     assert bytes_ <= limit

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from commands import answer, run
-from examples import chain
+from examples import chain, cosines
 from torch import nn
 
 import remat
@@ -71,10 +71,10 @@ def test_a_time_limit_ends_a_search_with_the_best_so_far(search: Callable[..., A
     found = search(GRAPH, time_limit_s=1e-9)
     assert found.termination.limit == "time"
     assert "best so far" in found.termination.detail
-    whole = search(TINY, time_limit_s=3600)
+    whole = search(cosines(), time_limit_s=3600)
     assert whole.termination.limit is None
     with pytest.raises(InvalidOption, match="time_limit_s must be a positive number"):
-        search(TINY, time_limit_s=-1)
+        search(cosines(), time_limit_s=-1)
 
 
 def test_points_so_far_are_a_frontier() -> None:
@@ -244,7 +244,7 @@ def test_a_page_ends_its_frontiers_within_a_time_limit(tmp_path: Path) -> None:
 
 def test_a_frontier_with_a_host_has_a_point_however_short_the_time_is() -> None:
     with ending_within(1e-9):
-        assert len(remat.frontier(TINY, estimator="roofline:device=h100", offload="h100").points) == 1
+        assert len(remat.frontier(cosines(), estimator="roofline:device=h100", offload="h100").points) == 1
 
 
 def test_a_forecast_ends_its_searches_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import answer
 from depth import deep
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
@@ -28,7 +28,7 @@ from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
-from remat.pytorch.seam.held import held_tensors
+from remat.pytorch.seam.reachable import reachable_tensors
 
 CPU = torch.device("cpu")
 
@@ -304,7 +304,7 @@ def test_all_modules_that_python_code_holds_are_found() -> None:
             self.parts = [nn.Linear(4, 4)]  # not registered
 
     blocks = [Listed() for _ in range(8)]
-    found = held_tensors(lambda x: [block.parts[0](x) for block in blocks], ())
+    found = reachable_tensors(lambda x: [block.parts[0](x) for block in blocks], ())
     assert len(found) == 2 * len(blocks)
 
 
@@ -341,29 +341,34 @@ def test_the_optimizer_of_the_caller_counts_for_a_budget_of_the_device() -> None
         remat.forecast(model, x, cost_models=[budget])
 
 
+@pytest.fixture
+def imports_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command makes the current folder importable; the path is what it was before afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("imports_from_here")
 def test_the_command_says_what_fits(tmp_path: Path) -> None:
     (tmp_path / "made.py").write_text(
         "import torch\nfrom torch import nn\n\nclass Loss(nn.Linear):\n"
         "    def forward(self, x):\n        return super().forward(x).tanh().mean()\n\n"
         "def small():\n    return Loss(64, 64), (torch.randn(8, 64),)\n"
     )
-    command = [sys.executable, "-m", "remat", "forecast", "made:small", "--optimizer", "sgd:momentum=0.9", "--json"]
-    done = subprocess.run([*command, "--memory", "1KB"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    found = answer("forecast", "made:small", "--optimizer", "sgd:momentum=0.9", "--memory", "1KB")
     assert found["parameter_bytes"] == found["optimizer"]["state_bytes"] == (64 * 64 + 64) * 4
     assert [plan["plan"] for plan in found["plans"]] == [NOTHING_RECOMPUTED, PYTORCH]
     assert found["fitting"] == []
 
 
+@pytest.mark.usefixtures("imports_from_here")
 def test_the_command_says_how_large_a_batch_fits(tmp_path: Path) -> None:
     (tmp_path / "sized.py").write_text(
         "import torch\nfrom torch import nn\nfrom torch._subclasses import FakeTensorMode\n\nclass Loss(nn.Linear):\n"
         "    def forward(self, *, x):\n        return super().forward(x).tanh().mean()\n\n"
         "def loss(batch):\n    with FakeTensorMode():\n        return Loss(64, 64), (), {'x': torch.randn(batch, 64)}\n"
     )
-    command = [sys.executable, "-m", "remat", "forecast", "sized:loss", "--memory", "1MB", "--largest-batch", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    found = answer("forecast", "sized:loss", "--memory", "1MB", "--largest-batch")
     assert found["plan"] == PYTORCH
     # A row takes its input, and what tanh returns; parameters, gradients and AdamW's state four times 16 KiB.
     assert 0.9 < found["batch"] * 2 * 64 * 4 / (10**6 - 4 * 4 * 65 * 64) < 1.1

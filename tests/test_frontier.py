@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from depth import deep, drawn
+from depth import drawn
 from examples import cosines
 from helpers import FLOW, each, every_plan
 from hypothesis import given
@@ -25,6 +25,7 @@ from remat.answer.plan_facts import no_recompute_saved, no_recompute_saved_bytes
 from remat.errors import CertificateRejected
 from remat.facts.columns import IntArray
 from remat.improve.byte_budgets import default_saved_bytes
+from remat.improve.progress import ending_within
 from remat.improve.reference_plans import EAGER, reference_plans
 from remat.plugin import FlowSolver
 from remat.problem.multipliers import BY_BYTES, BY_COST, Multipliers
@@ -382,13 +383,14 @@ def test_pytorchs_and_eagers_plan_stand_beside_every_frontier_of_a_graph() -> No
         ("small-gpt-fused-attention", False),
         ("small-resnet", False),
         ("small-resnet", "h100"),
-        pytest.param("small-gpt-fused-attention", "h100", marks=deep),
+        ("small-gpt-fused-attention", "h100"),
     ],
 )
 def test_where_nothing_runs_twice_no_time_is_added(name: str, offload: str | bool) -> None:
     """Attention, and the search for maxima, make what the backward pass alone reads: it is kept, not made again."""
     graph = Corpus.open().graph(name)
-    curve = frontier(graph, estimator="roofline:device=h100", offload=offload)
+    with ending_within(1e-9):  # the references come without any search
+        curve = frontier(graph, estimator="roofline:device=h100", offload=offload)
     (eager,) = [point for point in curve.references if point.solver == EAGER]
     assert eager.cost == 0
     assert not any(graph.compute_bound[graph.index[name]] for name in eager.plan.recomputed)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
-from experiments.accuracy.compiled_peaks import measured
+from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
@@ -33,8 +33,8 @@ from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion
 from remat.predict.memory.storages import StorageFacts
-from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.partitioner import Partitioner
+from remat.pytorch.seam.inductor_lowering import run_uncompiled
 from remat.testing import graphs
 
 MIB = 2**20
@@ -415,7 +415,7 @@ def test_a_step_holds_what_is_simulated_of_a_small_model() -> None:
     """To the byte: nothing is fused there, and the kernels run in the order of the graph."""
     case = CASES["two calls of one layer"]
     torch.manual_seed(0)
-    graph, plan, held = measured((case.build(), case.inputs(), case.dynamic), SaveLeast(), kernels=False)
+    graph, plan, held = measured_peak((case.build(), case.inputs(), case.dynamic), SaveLeast(), kernels=False)
     assert lower_bound(graph).bytes <= simulate(graph, plan).peak_bytes == held
 
 

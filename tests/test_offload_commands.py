@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import answer, run
+from examples import cosines
 
 from costmodels import MemoryBudget
 from remat import Choice, Corpus, Frontier, Graph, Plan, choose, explain, frontier, predict_traffic
@@ -96,8 +97,14 @@ def test_a_device_without_a_host_is_refused(files: tuple[Path, Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def curve(graph: Graph) -> Frontier:
-    return frontier(graph, estimator="roofline:device=h100", offload="h100")
+def curve() -> Frontier:
+    return frontier(cosines(), estimator="roofline:device=h100", offload="h100")
+
+
+@pytest.fixture
+def small_file(tmp_path: Path) -> Path:
+    cosines().save(tmp_path / "cosines.json")
+    return tmp_path / "cosines.json"
 
 
 def test_the_picture_of_a_frontier_has_steps_and_no_vertices(curve: Frontier) -> None:
@@ -109,8 +116,8 @@ def test_the_picture_of_a_frontier_has_steps_and_no_vertices(curve: Frontier) ->
     assert "hull vertices, optimal" not in drawn
 
 
-def test_a_printed_frontier_says_whose_host_it_is(files: tuple[Path, Path]) -> None:
-    printed = answer("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100")
+def test_a_printed_frontier_says_whose_host_it_is(small_file: Path) -> None:
+    printed = answer("frontier", small_file, "-e", "roofline:device=h100", "--offload", "h100")
     assert (printed["offload"], printed["is_exact"]) == ("NVIDIA H100 SXM", False)
 
 
@@ -120,8 +127,8 @@ def test_a_solver_that_is_named_solves_a_frontier_with_a_host(files: tuple[Path,
     assert "no solver is named 'dinic'" in run(*said, "dinic", code=2).stderr
 
 
-def test_a_plan_that_several_budgets_have_is_one_row(files: tuple[Path, Path], curve: Frontier) -> None:
-    printed = run("frontier", files[0], "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
+def test_a_plan_that_several_budgets_have_is_one_row(small_file: Path, curve: Frontier) -> None:
+    printed = run("frontier", small_file, "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
     several = {point.point for point in curve.points}
     assert len(several) < len(curve.points)
     assert len(printed) == 1 + len(several) + len(curve.references)

@@ -18,7 +18,7 @@ from strategies import Dice, DiceWithHost, SaveOnHost, all_on_host
 from torch import Tensor
 
 import remat
-from experiments.accuracy.compiled_peaks import measured
+from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
 from remat import Graph, GraphBuilder, InvalidOption, Plan, solve, timeline
@@ -74,7 +74,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_step_allocates_what_is_predicted(name: str, model: remat.CostModel, copy_stream: bool) -> None:
     torch.manual_seed(0)
     zoo = {**KERNEL_ZOO, **{case: lambda case=case: (CASES[case].build(), CASES[case].inputs()) for case in CASES}}
-    graph, plan, bytes_ = measured((*zoo[name](), None), model, kernels=False, copy_stream=copy_stream)
+    graph, plan, bytes_ = measured_peak((*zoo[name](), None), model, kernels=False, copy_stream=copy_stream)
     line = timeline(graph, plan, copy_stream=copy_stream)
     assert plan.offloaded
     too_high = 0.07 if copy_stream and name.startswith("GPT") else 0.001  # a loop that writes over what it reads
@@ -148,12 +148,12 @@ def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
     at = graph.index
     hosted = np.isin(graph.names, ["a", "b"])
     forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
-    out = HostCopies(graph, forward, hosted, backward=False, beside=False)
-    assert [out.before(at[name]) for name in ("a", "b", "loss")] == [[], [], [Copy("copied to the host", at["a"])]]
-    assert out.left() == [Copy("copied to the host", at["b"])]
-    back = HostCopies(graph, backward, hosted, backward=True, beside=False)
-    assert [back.before(at[name]) for name in ("db", "da")] == [[Copy("copied back", at[v])] for v in ("b", "a")]
-    assert back.left() == []
+    out = HostCopies(graph, forward, hosted, backward=False, copy_stream=False)
+    assert [out.due_before(at[name]) for name in ("a", "b", "loss")] == [[], [], [Copy("copied to the host", at["a"])]]
+    assert out.remaining() == [Copy("copied to the host", at["b"])]
+    back = HostCopies(graph, backward, hosted, backward=True, copy_stream=False)
+    assert [back.due_before(at[name]) for name in ("db", "da")] == [[Copy("copied back", at[v])] for v in ("b", "a")]
+    assert back.remaining() == []
 
 
 def test_beside_the_kernels_a_copy_ends_where_the_next_begins() -> None:
@@ -162,20 +162,20 @@ def test_beside_the_kernels_a_copy_ends_where_the_next_begins() -> None:
     a, b = at["a"], at["b"]
     hosted = np.isin(graph.names, ["a", "b"])
     forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
-    out = HostCopies(graph, forward, hosted, backward=False, beside=True)
-    assert [out.before(v) for v in forward.tolist()] == [[], [], [Copy("copy to the host begins", a)]]
+    out = HostCopies(graph, forward, hosted, backward=False, copy_stream=True)
+    assert [out.due_before(v) for v in forward.tolist()] == [[], [], [Copy("copy to the host begins", a)]]
     # The last readers of both, b and the loss, wait for two products: they are of one stage.
-    assert out.left() == [
+    assert out.remaining() == [
         Copy("copy to the host begins", b),
         Copy("copy to the host ends", a),
         Copy("copy to the host ends", b),
     ]
-    back = HostCopies(graph, backward, hosted, backward=True, beside=True)
-    assert [back.before(v) for v in backward.tolist()] == [
-        [Copy("copy back begins", b), Copy("copy back ends", b), Copy("copy back begins", a, behind=b)],
+    back = HostCopies(graph, backward, hosted, backward=True, copy_stream=True)
+    assert [back.due_before(v) for v in backward.tolist()] == [
+        [Copy("copy back begins", b), Copy("copy back ends", b), Copy("copy back begins", a, predecessor=b)],
         [Copy("copy back ends", a)],
     ]
-    assert back.left() == []
+    assert back.remaining() == []
 
 
 def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
@@ -191,16 +191,18 @@ def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
     values = np.array([at[name] for name in ("a", "b", "c", "y", "late")])
     assert early_places(graph, values).tolist() == [0, 1, 2, 3, 0]
     values = np.array([at[name] for name in ("a", "late", "b", "c", "y")])
-    out = HostCopies(graph, values, np.isin(graph.names, ["a", "b", "c", "late"]), backward=False, beside=True)
+    out = HostCopies(graph, values, np.isin(graph.names, ["a", "b", "c", "late"]), backward=False, copy_stream=True)
     begins, ends = "copy to the host begins", "copy to the host ends"
-    assert [[(copy.step, graph.names[copy.value], copy.behind) for copy in out.before(v)] for v in values.tolist()] == [
+    assert [
+        [(copy.step, graph.names[copy.value], copy.predecessor) for copy in out.due_before(v)] for v in values.tolist()
+    ] == [
         [],
         [],
         [(begins, "late", None)],
         [(begins, "a", None), (ends, "late", at["a"])],
         [(begins, "b", None)],
     ]
-    assert [(copy.step, graph.names[copy.value], copy.behind) for copy in out.left()] == [
+    assert [(copy.step, graph.names[copy.value], copy.predecessor) for copy in out.remaining()] == [
         (begins, "c", None),
         (ends, "a", at["c"]),
         (ends, "b", at["c"]),

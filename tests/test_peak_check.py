@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import MemoryBudget
-from experiments.accuracy.compiled_peaks import measured
+from experiments.accuracy.compiled_peaks import measured_peak
 from remat.improve import peak_search
 from remat.improve.joint_budget import solve_jointly, subproblem_of
 from remat.improve.peak_search import fit_peak, measuring_with
@@ -121,7 +121,7 @@ def test_the_check_says_what_the_allocator_hands_out(make: Callable[[], nn.Modul
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # with more of them, oneDNN takes other memory for convolutions
     try:
-        graph, plan, bytes_ = measured((make(), (inputs,), None), budget, kernels=False)
+        graph, plan, bytes_ = measured_peak((make(), (inputs,), None), budget, kernels=False)
     finally:
         torch.set_num_threads(threads)
     # What a convolution takes while it runs is known to some KiB: oneDNN has other routines for other processors.

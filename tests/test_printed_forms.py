@@ -60,7 +60,7 @@ def graph_of() -> Callable[[str], Graph]:
     return graph
 
 
-each = pytest.mark.parametrize("name", [*deep_except(QUICK, SMALL), *FOREIGN])
+each = pytest.mark.parametrize("name", deep_except([*QUICK, "vit"], [*SMALL, *FOREIGN]))
 
 
 def shown(graph: Graph) -> Iterator[object]:
@@ -124,7 +124,7 @@ ELSEWHERE = {"capture", "forecast", "device", "plugins"}
 """Commands that take no graph: their own tests print them; and those of `inspect kernels`, which takes long."""
 
 
-@pytest.mark.parametrize("name", [*QUICK, *FOREIGN])
+@pytest.mark.parametrize("name", deep_except(["qehvi-4", "vit"], [*QUICK, *FOREIGN]))
 def test_each_command_prints_for_people_and_json(graph_of: Callable[[str], Graph], name: str, tmp_path: Path) -> None:
     """What it prints, of any graph, is above; a name of the corpus stands for its graph."""
     graph, path = graph_of(name), tmp_path / "graph.json.gz"

@@ -16,7 +16,7 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fre
 from tests.test_whole_run import WIDTH, Model
 
 ROOT = Path(__file__).parents[1]
-QUICK = ("amp_accumulation", "accelerate_loop")
+QUICK = ("amp_accumulation",)
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=deep) for name in RECIPES])

@@ -441,21 +441,22 @@ def test_a_peak_is_lowered_by_simulation() -> None:
 
 
 class Perceptron(nn.Module):
-    """Two layers of normalization, matrix products and GeLU around a residual, and a sum."""
+    """Layers of normalization, matrix products and GeLU around a residual, and a sum."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 1) -> None:
         super().__init__()
+        self.layers = layers
         self.norm = nn.LayerNorm(32)
         self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(2):
+        for _ in range(self.layers):
             x = x + self.down(nn.functional.gelu(self.up(self.norm(x)), approximate="tanh"))
         return self.norm(x).sum()
 
 
 def test_where_calls_are_known_the_peak_is_that_of_the_compiled_step() -> None:
-    graph = remat.capture(Perceptron(), torch.randn(16, 32))
+    graph = remat.capture(Perceptron(2), torch.randn(16, 32))
     plan = saves_all(graph)
     found = remat.refine(graph, plan, "peak")
     assert found.before[0] == remat.timeline(graph, plan).peak_bytes != simulate(graph, plan).peak_bytes
@@ -477,7 +478,8 @@ def test_inductor_has_the_last_word_where_it_is_asked() -> None:
 
 
 def test_a_device_times_the_starts_and_what_was_found() -> None:
-    graph = remat.capture(Perceptron(), torch.randn(16, 32))
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+    graph = remat.capture(model, torch.randn(16, 32))
     found = remat.refine(graph, saves_all(graph), "time", "device")
     assert found.terms == ("measured_ns", "saved_bytes")
     assert 0 < found.after[0] <= min(start.score[0] for start in found.starts if start.allowed)

@@ -43,11 +43,15 @@ def refused(graph: remat.Graph) -> None:
     raise CannotRebuild(f"no operators of {len(graph)}")
 
 
+@pytest.fixture(scope="module")
+def expected() -> list[dict[str, Any]]:
+    return list(compared(small(), THREE))
+
+
 @pytest.mark.parametrize("scheduler", [Wrong, refused])
 def test_a_graph_alone_is_believed_only_if_it_gives_the_models_kernels(
-    scheduler: Any, monkeypatch: pytest.MonkeyPatch
+    scheduler: Any, expected: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = list(compared(small(), THREE))
     monkeypatch.setattr(traffic_error, "Scheduled", scheduler)
     assert list(compared(small(), THREE)) == expected
     assert all(row["inductor_bytes"] for row in expected)

@@ -24,10 +24,10 @@ from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.seam import device_guard, swap
 from remat.pytorch.seam import virtual_gpu as seam
 from remat.pytorch.seam.autograd_walk import grad
+from remat.pytorch.seam.fake_device import on_fake_device
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import SHEETS
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.moved import moved
 
 QUICK = ("pointwise chain", "graph break", "batch normalization", "buffers written in both passes")
 
@@ -353,7 +353,7 @@ def test_fake_tensors_on_a_gpu_that_is_not_there_need_its_name() -> None:
     """libtorch would end the process otherwise."""
     module, x = model()
     mode = internals("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
-    with moved(module, (x,), {}, torch.device("cuda", 0), mode) as (args, _):
+    with on_fake_device(module, (x,), {}, torch.device("cuda", 0), mode) as (args, _):
         with pytest.raises(CaptureError, match=r"there is no GPU in this machine.*device='a100'"):
             remat.capture(module, *args)
         assert len(remat.capture(module, *args, device="a100")) > 0

@@ -19,6 +19,8 @@ from remat.plugin import Bans, Estimator, Network, Sides, Solver, Terms
 from remat.testing import check_cost_model, check_estimator, check_solver
 from solvers import SciPy
 
+pytestmark = pytest.mark.usefixtures("no_shrinking")
+
 GRAPH = cosines()
 PROBLEM = ByteTraffic().pose(GRAPH)
 

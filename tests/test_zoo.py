@@ -28,7 +28,7 @@ STRATEGIES: dict[str, remat.CostModel] = {
     "save least": SaveLeast(),
 }
 RANDOM_PLANS = 6
-"""For each case: 38 cases make 228 random legal plans in the deep half, and one each in the quick one."""
+"""For each case: 38 cases make 228 random legal plans in the deep half; the quick one draws one for each kind."""
 
 CHOSEN = (
     "pointwise chain",
@@ -64,7 +64,7 @@ def test_without_code_generation(case: ModelCase, strategy: str) -> None:
     )
 
 
-@each_case
+@each_case_some_quick
 @settings(drawn(RANDOM_PLANS), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_plans(case: ModelCase, seed: int) -> None:

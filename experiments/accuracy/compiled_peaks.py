@@ -50,15 +50,15 @@ def makers() -> dict[str, tuple[str, Callable[[], Made]]]:
     return found
 
 
-def measured(
-    made: Made, cost_model: remat.CostModel, *, kernels: bool, copy_stream: bool = False
+def measured_peak(
+    model_case: Made, cost_model: remat.CostModel, *, kernels: bool, copy_stream: bool = False
 ) -> tuple[remat.Graph, remat.Plan, int]:
     """Compiles a model under the plan that a cost model leads to, and traces its third step.
 
     Raises:
         ValueError: the model has more than one joint graph.
     """
-    model, args, dynamic = made
+    model, args, dynamic = model_case
     graphs = capture_all(model, *args)
     if len(graphs) != 1:
         raise ValueError(f"it has {len(graphs)} joint graphs")
@@ -92,7 +92,7 @@ def measure(case: tuple[str, str]) -> Iterator[Row]:
     name, plan = case
     group, make = makers()[name]
     torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    graph, chosen, held = measured(make(), PLANS[plan], kernels=False)
+    graph, chosen, held = measured_peak(make(), PLANS[plan], kernels=False)
     predicted, values = remat.timeline(graph, chosen).peak_bytes, simulate(graph, chosen).peak_bytes
     yield {"model": name, "plan": plan, "group": group, "measured": held, "predicted": predicted, "values": values}
 

@@ -15,7 +15,7 @@ import torch
 
 import remat
 from costmodels import MemoryBudget
-from experiments.accuracy.compiled_peaks import makers, measured
+from experiments.accuracy.compiled_peaks import makers, measured_peak
 from experiments.models.save_everything import plan_of
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
@@ -28,7 +28,7 @@ def measure(name: str) -> Iterator[Row]:
     """Compares what a step holds with its budget, in bytes; `fastest` is the peak of the plan that costs least."""
     group, make = makers()[name]
     torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
-    graph, plan, held = measured(make(), BUDGET, kernels=False)
+    graph, plan, held = measured_peak(make(), BUDGET, kernels=False)
     fastest = plan_of(graph, MemoryBudget(1.0, of="peak"))
     most, predicted = (remat.timeline(graph, one).peak_bytes for one in (fastest, plan))
     budget = max(most // 2, predicted)

@@ -78,7 +78,7 @@ class Dice(remat.CostModel):
         return replace(terms, save_cost=8 * save, recompute_cost=self.recompute * recompute)
 
 
-def compared(made: Made, part: Part, gpu: str | None = None) -> Iterator[Row]:
+def compared(sample: Made, part: Part, gpu: str | None = None) -> Iterator[Row]:
     """Compares prediction and count: one row for each plan.
 
     Args:
@@ -89,9 +89,9 @@ def compared(made: Made, part: Part, gpu: str | None = None) -> Iterator[Row]:
     Raises:
         ValueError: the model has more than one joint graph.
     """
-    graph, torchs = (made, {}) if isinstance(made, remat.Graph) else _captured(*made, budgets=part.budgets)
+    graph, torchs = (sample, {}) if isinstance(sample, remat.Graph) else _captured(*sample, budgets=part.budgets)
     plans = dict(different_plans(graph, torchs, part))
-    count = Scheduled(graph, device=gpu).kernels if gpu else counter(graph, made, next(iter(plans.values())))
+    count = Scheduled(graph, device=gpu).kernels if gpu else counter(graph, sample, next(iter(plans.values())))
     for name, plan in plans.items():
         predicted = remat.predict_traffic(graph, plan, backend="triton" if gpu else "cpu")
         kernels = count(plan)
@@ -113,11 +113,11 @@ def _captured(
     return found[0]
 
 
-def counter(graph: remat.Graph, made: Made, first: remat.Plan) -> Count:
+def counter(graph: remat.Graph, sample: Made, first: remat.Plan) -> Count:
     """Decides whom to ask: the graph alone, which is faster, where it gives the model's kernels for the first plan."""
-    if isinstance(made, remat.Graph):
+    if isinstance(sample, remat.Graph):
         raise TypeError("on a CPU, take the model: a graph alone is not believed")
-    module, args = made
+    module, args = sample
 
     def whole(plan: remat.Plan) -> Sequence[InductorKernel]:
         return inductor_kernels(module, *args, plans=plan)

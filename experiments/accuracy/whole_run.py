@@ -21,8 +21,8 @@ from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.seam.compilations import graphs_compiled
+from remat.pytorch.seam.inductor_lowering import run_uncompiled
 
 BATCHES = (4, 4, 4, 2, 4, 4)
 CASES = ("one graph", "autocast", "graph breaks")

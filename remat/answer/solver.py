@@ -182,7 +182,7 @@ class FlowSolver(Solver):
         return Cut(self.cut(flow), flow.weight, flow.certificate)
 
     def max_flow(self, arcs: Arcs, multipliers: Multipliers) -> MaxFlow:
-        """Finds the least weight of every choice, with the flow that proves it; `cut` finds a choice of that weight.
+        """Finds the smallest weight that any choice has, with the flow that proves it; `cut` finds such a choice.
 
         Raises:
             UnsupportedProblem: the weighed prices are too large for this solver, or for any.

@@ -1,4 +1,4 @@
-"""Says what a cost model is: opinions about a graph, which together with its facts make a problem."""
+"""Defines cost models: the prices and bans that each sets for a graph, which together with its facts make a problem."""
 
 from __future__ import annotations
 

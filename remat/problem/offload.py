@@ -1,4 +1,4 @@
-"""Holds the third choice: a saved value waits in the memory of the host, and takes none of the device's."""
+"""Describes offloading: a saved value is copied to the memory of the host, and needs no memory of the device there."""
 
 from __future__ import annotations
 

@@ -63,7 +63,10 @@ class Edge:
 
 @dataclass(frozen=True, eq=False)
 class Hull:
-    """Searches the hull of a feasible problem, whatever its budget. No flow is used before it is checked."""
+    """Searches the lower convex hull of (saved bytes, cost) over all choices of a feasible problem.
+
+    The budget of the problem does not matter. No flow is used before it is checked.
+    """
 
     problem: Problem
     solver: FlowSolver

@@ -67,7 +67,7 @@ class AllocatedPass:
         self._waiting: list[LoopGroup] = []
         self._dropped: list[Buffer] = []
         self._completed = 0
-        handed = {v: buffer for v, buffer in scheduled.handed.items() if v in facts.freeable}
+        handed = {v: buffer for v, buffer in scheduled.arguments.items() if v in facts.freeable}
         self._handed = set(handed.values())
         donated = {buffer for v, buffer in handed.items() if v in facts.donated}
         written = {buffer for unit in self._order for buffer in unit.defines}

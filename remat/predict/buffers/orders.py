@@ -13,20 +13,25 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.schedule import with_needs_first
 
 
-def chosen_order(planned: PassUnits) -> tuple[Unit, ...]:
+def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
     """Returns the units in the order in which they run (`reorder_for_peak_memory`)."""
-    orders = [planned.units, _least_memory_first(planned), _breadth_first(planned.units), _depth_first(planned)]
-    return tuple(min(orders, key=lambda order: max(planned.alive_bytes(order), default=0)))
+    orders = [
+        pass_units.units,
+        _least_memory_first(pass_units),
+        _breadth_first(pass_units.units),
+        _depth_first(pass_units),
+    ]
+    return tuple(min(orders, key=lambda order: max(pass_units.alive_bytes(order), default=0)))
 
 
 # Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`).
-def _least_memory_first(planned: PassUnits) -> Sequence[Unit]:
-    units, readers, free = planned.units, planned.readers, planned.free_bytes
-    waiting = {unit: len(unit.before) for unit in units}
-    ready = {unit: None for unit in units if not unit.before}
-    left = {buffer: len(readers.get(buffer, ())) + (buffer in planned.kept) for buffer in free}
-    alive = sum(free[buffer] for buffer in planned.handed)
-    most = max(alive, sum(free[buffer] for buffer in planned.kept))
+def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
+    units, readers, free = pass_units.units, pass_units.readers, pass_units.free_bytes
+    waiting = {unit: len(unit.predecessors) for unit in units}
+    ready = {unit: None for unit in units if not unit.predecessors}
+    left = {buffer: len(readers.get(buffer, ())) + (buffer in pass_units.results) for buffer in free}
+    alive = sum(free[buffer] for buffer in pass_units.freeable)
+    most = max(alive, sum(free[buffer] for buffer in pass_units.results))
     frees = {
         unit: sum(free[b] for b in unit.needs if b in left and left[b] == 1)
         + sum(free[b] for b in unit.defines if left[b] == 0)
@@ -44,7 +49,7 @@ def _least_memory_first(planned: PassUnits) -> Sequence[Unit]:
         alive += unit.alloc_bytes
         most = max(most, alive)
         alive -= frees[unit]
-        for later in unit.after:
+        for later in unit.successors:
             waiting[later] -= 1
             if not waiting[later]:
                 ready[later] = None
@@ -58,24 +63,27 @@ def _least_memory_first(planned: PassUnits) -> Sequence[Unit]:
 
 # Takes what waited for those that ran first (`topological_sort_bfs`).
 def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
-    waiting = {unit: len(unit.before) for unit in units}
+    waiting = {unit: len(unit.predecessors) for unit in units}
     place: dict[Unit, int] = {}
-    ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.before]
+    ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.predecessors]
     heapq.heapify(ready)
     while ready:
         _, _, unit = heapq.heappop(ready)
         place[unit] = len(place)
-        for later in unit.after:
+        for later in unit.successors:
             waiting[later] -= 1
             if not waiting[later]:
-                heapq.heappush(ready, (sorted(place[earlier] for earlier in later.before), later.index, later))
+                heapq.heappush(ready, (sorted(place[earlier] for earlier in later.predecessors), later.index, later))
     return list(place)
 
 
 # Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`).
-def _depth_first(planned: PassUnits) -> Sequence[Unit]:
-    size = {unit: unit.alloc_bytes + sum(planned.free_bytes[buffer] for buffer in unit.needs) for unit in planned.units}
-    defined: dict[Buffer, Unit] = {buffer: unit for unit in planned.units for buffer in unit.defines}
+def _depth_first(pass_units: PassUnits) -> Sequence[Unit]:
+    size = {
+        unit: unit.alloc_bytes + sum(pass_units.free_bytes[buffer] for buffer in unit.needs)
+        for unit in pass_units.units
+    }
+    defined: dict[Buffer, Unit] = {buffer: unit for unit in pass_units.units for buffer in unit.defines}
 
     def sorted_by_size(units: Sequence[Unit]) -> list[Unit]:
         return sorted(units, key=lambda unit: (size[unit], unit.index))
@@ -83,4 +91,4 @@ def _depth_first(planned: PassUnits) -> Sequence[Unit]:
     def needed(unit: Unit) -> list[Unit]:
         return sorted_by_size(list({defined[buffer]: None for buffer in unit.needs if buffer in defined}))
 
-    return with_needs_first(sorted_by_size(planned.units), needed)
+    return with_needs_first(sorted_by_size(pass_units.units), needed)

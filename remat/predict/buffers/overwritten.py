@@ -33,26 +33,26 @@ def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
     saved[old] = True
     _, backward = fuser.passes(saved)
     nests = [nest for group in backward.groups for nest in group.nests]
-    made: dict[Buffer, Nest] = {buffer: nest for nest in nests for buffer in nest.loop.writes}
-    given = backward.handed.get(old)
-    writers = [nest for buffer, nest in made.items() if graph.base[buffer.value] == new]
-    if given is None or len(writers) != 1 or not writers[0].loop.generated or len(writers[0].writes) != 1:
+    nest_of: dict[Buffer, Nest] = {buffer: nest for nest in nests for buffer in nest.loop.writes}
+    target = backward.arguments.get(old)
+    writers = [nest for buffer, nest in nest_of.items() if graph.base[buffer.value] == new]
+    if target is None or len(writers) != 1 or not writers[0].loop.generated or len(writers[0].writes) != 1:
         return True
     (writer,) = writers
     ((_, *where),) = writer.writes
-    if any(dep[0] is given and [*dep[1:]] == where for dep in writer.reads):
+    if any(dep[0] is target and [*dep[1:]] == where for dep in writer.reads):
         return True
-    return any(_is_inlined(dep[0], given, made) for dep in writer.reads if dep[0] is not given)
+    return any(_is_inlined(dep[0], target, nest_of) for dep in writer.reads if dep[0] is not target)
 
 
 # A buffer that depends on another one without a reduction between: another plan may not keep it.
-def _is_inlined(buffer: Buffer, given: Buffer, made: dict[Buffer, Nest]) -> bool:
-    if buffer is given:
+def _is_inlined(buffer: Buffer, target: Buffer, nest_of: dict[Buffer, Nest]) -> bool:
+    if buffer is target:
         return True
-    nest = made.get(buffer)
+    nest = nest_of.get(buffer)
     if nest is None or nest.is_reduction:
         return False
-    return any(_is_inlined(dep[0], given, made) for dep in nest.reads)
+    return any(_is_inlined(dep[0], target, nest_of) for dep in nest.reads)
 
 
 def descendants(graph: Graph, v: int) -> BoolArray:

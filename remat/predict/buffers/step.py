@@ -98,41 +98,43 @@ class StepMemory:
 
     def _allocated(self, scheduled: ScheduledPass, *, frees: bool) -> AllocatedPass:
         graph = self.graph
-        made = [v for v in scheduled.handed if frees and not graph.leaf[v]]
+        made = [v for v in scheduled.arguments if frees and not graph.leaf[v]]
         donated = [v for v in made if not graph.derived(externally_visible)[v]]
         gpu = self._fuser.backend.gpu
         return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu))
 
     # What the forward pass returns lives to its last reader, or for as long as somebody holds it.
     def _hand_over(self, joined: _Joined, forward: AllocatedPass, backward: AllocatedPass) -> None:
-        handed = backward.scheduled.handed
+        arguments = backward.scheduled.arguments
         last = _last_steps(backward)
         came_from: dict[Buffer, Buffer] = {}
         for v, returned in forward.scheduled.returned.items():
             buffer = forward.memory(returned)
-            if v in handed:
-                came_from[handed[v]] = buffer
-                until = joined.forward_steps + last[handed[v]] if handed[v] in last else joined.steps  # nobody frees it
+            if v in arguments:
+                came_from[arguments[v]] = buffer
+                until = (
+                    joined.forward_steps + last[arguments[v]] if arguments[v] in last else joined.steps
+                )  # nobody frees it
                 joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
                 joined.hold(buffer, "output", joined.steps if self.holds_outputs else joined.forward_steps - 1)
-        for found in (forward, backward):
-            for loop in found.scheduled.loops:
+        for allocated in (forward, backward):
+            for loop in allocated.scheduled.loops:
                 if "to the host" in loop.copy:
-                    joined.held["offloaded"].update(found.memory(read) for read, _ in loop.reads)
+                    joined.by_kind["offloaded"].update(allocated.memory(read) for read, _ in loop.reads)
                 elif loop.copy:
-                    joined.held["offloaded"].add(found.memory(loop.writes[0]))
+                    joined.by_kind["offloaded"].add(allocated.memory(loop.writes[0]))
         for returned in backward.scheduled.returned.values():
             buffer = backward.memory(returned)
             joined.hold(came_from.get(buffer, buffer), "gradient", joined.steps)
 
 
-def _last_steps(found: AllocatedPass) -> dict[Buffer, int]:
+def _last_steps(allocated: AllocatedPass) -> dict[Buffer, int]:
     last: dict[Buffer, int] = {}
-    for step, groups in enumerate(found.steps):
+    for step, groups in enumerate(allocated.steps):
         for group in groups:
             last.update((dep[0], step) for dep in group.reads)
-    return last | found.end
+    return last | allocated.end
 
 
 @dataclass(eq=False)
@@ -144,23 +146,23 @@ class _Joined:
     # for each buffer its value, its pass, its first and last step, and its bytes.
     rows: dict[Buffer, list[int]] = field(default_factory=dict[Buffer, list[int]])
     # the buffers of each kind.
-    held: dict[str, set[Buffer]] = field(
+    by_kind: dict[str, set[Buffer]] = field(
         default_factory=lambda: {kind: set() for kind in ("output", "saved", "gradient", "offloaded")}
     )
 
     # What the pass returns lives to its end at least.
-    def add(self, found: AllocatedPass, *, backward: bool) -> None:
+    def add(self, allocated: AllocatedPass, *, backward: bool) -> None:
         shift, end = (self.forward_steps, self.steps) if backward else (0, self.forward_steps)
-        for buffer, start in found.start.items():
-            last = found.end.get(buffer, end - 1 - shift)
-            size = found.size.get(buffer, buffer.bytes)
+        for buffer, start in allocated.start.items():
+            last = allocated.end.get(buffer, end - 1 - shift)
+            size = allocated.size.get(buffer, buffer.bytes)
             self.rows[buffer] = [buffer.value, int(backward), start + shift, last + shift, size]
 
     # What belongs to somebody else has no row.
     def hold(self, buffer: Buffer, kind: Literal["output", "saved", "gradient"], until: int) -> None:
         if buffer in self.rows:
             self.rows[buffer][3] = max(self.rows[buffer][3], until)
-            self.held[kind].add(buffer)
+            self.by_kind[kind].add(buffer)
 
     def work(self, step: int, size: int, groups: tuple[LoopGroup, ...]) -> None:
         if size:
@@ -170,5 +172,5 @@ class _Joined:
     def lifetimes(self) -> Lifetimes:
         rows = {buffer: row for buffer, row in self.rows.items() if row[3] >= row[2]}
         base, backward, start, end, size = np.array(list(rows.values()), np.int64).reshape(-1, 5).T
-        marks = {kind: np.array([buffer in held for buffer in rows], np.bool_) for kind, held in self.held.items()}
+        marks = {kind: np.array([buffer in held for buffer in rows], np.bool_) for kind, held in self.by_kind.items()}
         return Lifetimes(base, backward.astype(np.bool_), start, end, size, **marks)

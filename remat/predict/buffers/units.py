@@ -29,9 +29,9 @@ class Unit:
     alloc_bytes: int = 0  # by Inductor's sum
     # the buffers that it reads and others define, and what the pass was handed and may free.
     needs: dict[Buffer, None] = field(default_factory=dict[Buffer, None])
-    # before, after: the units that it waits for, and those that wait for it.
-    before: dict[Unit, None] = field(default_factory=dict["Unit", None])
-    after: dict[Unit, None] = field(default_factory=dict["Unit", None])
+    # predecessors, successors: the units that it waits for, and those that wait for it.
+    predecessors: dict[Unit, None] = field(default_factory=dict["Unit", None])
+    successors: dict[Unit, None] = field(default_factory=dict["Unit", None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +42,14 @@ class PassUnits:
     # the units that read each buffer; one that is overwritten is read by the readers of the result.
     readers: dict[Buffer, dict[Unit, None]]
     free_bytes: dict[Buffer, int]  # what is free once the last reader of each buffer has run, by Inductor's sum
-    handed: tuple[Buffer, ...]  # the buffers that the pass was handed and may free
-    kept: frozenset[Buffer]  # the buffers that it returns
+    freeable: tuple[Buffer, ...]  # the arguments that the pass may free
+    results: frozenset[Buffer]  # the buffers that it returns
 
     @classmethod
     def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> PassUnits:
         renamed = {loop.writes[0]: loop.mutates for loop in scheduled.loops if loop.mutates is not None}
         units, free_bytes = _units(scheduled, renamed)
-        given = {buffer for v, buffer in scheduled.handed.items() if v in freeable}
+        given = {buffer for v, buffer in scheduled.arguments.items() if v in freeable}
         defined = {buffer: unit for unit in units for buffer in unit.defines}
         readers: dict[Buffer, dict[Unit, None]] = {}
         for unit in units:
@@ -63,7 +63,7 @@ class PassUnits:
         for buffer, unit in defined.items():
             for reader in readers.get(buffer, {}):
                 if reader is not unit:
-                    unit.after[reader] = reader.before[unit] = None
+                    unit.successors[reader] = reader.predecessors[unit] = None
                     reader.needs[buffer] = None
         handed = tuple(buffer for buffer in given if buffer in readers)
         for unit in units:  # of what it was handed Inductor counts what the last access reads
@@ -78,11 +78,11 @@ class PassUnits:
         change = [0] * (len(order) + 1)
 
         def ends(buffer: Buffer, at: int) -> None:
-            if buffer not in self.kept:
+            if buffer not in self.results:
                 last = max((step[unit] for unit in self.readers.get(buffer, ())), default=at)
                 change[last + 1] -= self.free_bytes[buffer]
 
-        for buffer in self.handed:
+        for buffer in self.freeable:
             change[0] += self.free_bytes[buffer]
             ends(buffer, 0)
         for i, unit in enumerate(order):

@@ -51,7 +51,7 @@ def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], 
     if op.startswith(_ATTENTION):
         return _attention(arguments, backward="_backward" in op)
     # A part of a tensor is copied first.
-    of_parts = sum(seen.bytes for seen in arguments if seen.bytes < stored.get(seen.value, 0))
+    of_parts = sum(argument.bytes for argument in arguments if argument.bytes < stored.get(argument.value, 0))
     if op.startswith("aten._embedding_bag_backward"):
         return of_parts + _bags(arguments)
     if op.startswith("aten.convolution."):
@@ -61,7 +61,7 @@ def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], 
 
 # Each thread has a block of rows by columns, in the backward pass two.
 def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
-    query, key = (seen.shape for seen in arguments[backward : backward + 2])
+    query, key = (argument.shape for argument in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
     threads = os.cpu_count() or 1

@@ -16,10 +16,10 @@ class CpuScheduler(Scheduler[Nest, LoopGroup]):
         return nest_of(loop, index)
 
     def _group(self, nests: list[Nest]) -> LoopGroup:
-        return LoopGroup(nests, self._made)
+        return LoopGroup(nests, self._writer_of)
 
     def _joined(self, one: LoopGroup, other: LoopGroup) -> LoopGroup:
-        return one.joined(other, self._made)
+        return one.joined(other, self._writer_of)
 
     # Pairs that share their outer loops alone wait until there are no others.
     def _best(self, pairs: list[tuple[LoopGroup, LoopGroup]]) -> list[tuple[LoopGroup, LoopGroup]]:
@@ -48,6 +48,6 @@ class CpuScheduler(Scheduler[Nest, LoopGroup]):
         for dep in other.unmet:
             if dep in one.writes:
                 continue
-            if dep[0] in one.written or self._group_of[self._made[dep[0]]].ancestors & one.members:
+            if dep[0] in one.written or self._group_of[self._writer_of[dep[0]]].ancestors & one.members:
                 return False
         return True

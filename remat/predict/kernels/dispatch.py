@@ -26,7 +26,7 @@ from remat.predict.kernels.pointwise import (
     seed,
     split,
     tuple_element,
-    view,
+    view_operator,
 )
 from remat.predict.kernels.pooling import average_pool, average_pool_backward, max_pool, max_pool_backward, pool_indices
 from remat.predict.kernels.recorded_calls import Call
@@ -67,7 +67,7 @@ _OWN: dict[str, Rule] = {
     "prims.inductor_lookup_seed": seed,
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
     "prims._low_memory_max_pool_with_offsets": max_pool,
-    **dict.fromkeys(VIEWS, view),
+    **dict.fromkeys(VIEWS, view_operator),
     **dict.fromkeys(SPLITS, split),
     **dict.fromkeys(rules.REDUCTIONS, reduction),
 }
@@ -87,13 +87,13 @@ def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Seq
         return _nothing
     own = _OWN.get(call.op)
     complex_numbers = any(calls[u].dtype.startswith("complex") for u in (call.position, *call.sources))
-    if complex_numbers and own is not view:
+    if complex_numbers and own is not view_operator:
         return library  # the compiler has no kernels for them
     if own is not None or call.op in rules.OPERATIONS:
         return own or pointwise
     if call.is_tuple:
         return library
-    return view if views[call.position] else pointwise if fusible[call.position] else library
+    return view_operator if views[call.position] else pointwise if fusible[call.position] else library
 
 
 def _nothing(lowering: Lowering, call: Call) -> None:

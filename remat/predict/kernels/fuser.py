@@ -22,7 +22,7 @@ from remat.predict.kernels.host_copies import HostCopies, early_places
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.kernel import Kernel
-from remat.predict.kernels.library import attention, called, copied, library, product_and_bias
+from remat.predict.kernels.library import attention, call_library, copy_step, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.passes import Rewrites, Rewritten
@@ -66,7 +66,7 @@ class ScheduledPass:
 
     scheduler: Scheduler[Any, Any]  # who made the groups, and knows who reads what
     groups: tuple[LoopGroup, ...]  # in an order in which they can run; those that launch no kernel are among them
-    handed: dict[int, Buffer]  # the buffers of what the pass is handed, by value
+    arguments: dict[int, Buffer]  # the buffers of what the pass reads and does not compute, by value
     returned: dict[int, Buffer]  # the buffers of what it returns, by value
 
     @property
@@ -74,7 +74,7 @@ class ScheduledPass:
         return (nest.loop for group in self.groups for nest in group.nests)
 
     @cached_property
-    def called(self) -> frozenset[int]:
+    def library_values(self) -> frozenset[int]:
         return frozenset[int]().union(*(loop.values for loop in self.loops if not (loop.generated or loop.copy)))
 
     @property
@@ -169,10 +169,10 @@ class Fuser:
         inside = np.zeros(n, np.bool_)
         inside[values] = True
         u, v = graph.producers, graph.consumers
-        given: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
+        arguments: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
         strides = self._strides
-        if backward and last:  # what the pass is handed has its channels last, and what follows from it in eager
-            strides = strides_after(self._calls, strides, {v: last.get(v, strides[v]) for v in given})
+        if backward and last:  # the arguments of the pass have their channels last, and what follows from it in eager
+            strides = strides_after(self._calls, strides, {v: last.get(v, strides[v]) for v in arguments})
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned, strides)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
         products = np.isin(done.readers, [*done.unfused])
@@ -185,28 +185,28 @@ class Fuser:
         columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
         uses = Uses(*columns, convolves, images, done.uses)
         lowering = Lowering(Stores(self._calls, self._weights, strides, self.backend), uses, self._rules)
-        handed, moved = lowering.given(given, strides, hosted), dict[int, Buffer]()
-        copies = HostCopies(graph, values, hosted, backward=backward, beside=self.copy_stream)
+        buffers, moved = lowering.take_arguments(arguments, strides, hosted), dict[int, Buffer]()
+        copies = HostCopies(graph, values, hosted, backward=backward, copy_stream=self.copy_stream)
         for v in done.values:
-            for copy in copies.before(v):
-                copied(lowering, copy, moved)
+            for copy in copies.due_before(v):
+                copy_step(lowering, copy, moved)
             if v in done.copies:
-                lowering.seen[v] = lowering.seen[done.copies[v]]  # an earlier pass of the compiler removes the copy
+                lowering.views[v] = lowering.views[done.copies[v]]  # an earlier pass of the compiler removes the copy
             elif v in done.products:
                 product, addend = done.products[v]
-                arguments = [lowering.seen[addend], *lowering.arguments(self._calls[product])]
-                lowering.settle(v, called(lowering, self._calls[v], arguments, product))
+                views = [lowering.views[addend], *lowering.arguments(self._calls[product])]
+                lowering.settle(v, call_library(lowering, self._calls[v], views, product))
             elif v in done.unfused:
                 lowering.settle(v, product_and_bias(lowering, self._calls[v]))
             else:
                 lowering.run(v)
-        for copy in copies.left():
-            copied(lowering, copy, moved)
+        for copy in copies.remaining():
+            copy_step(lowering, copy, moved)
         scheduler = _SCHEDULERS[self.backend.name](lowering.finish())
-        found = {
-            v: buffer for v, seen in lowering.seen.items() if returned[v] and (buffer := seen.box.buffer) is not None
+        outputs = {
+            v: buffer for v, view in lowering.views.items() if returned[v] and (buffer := view.box.buffer) is not None
         }
-        return ScheduledPass(scheduler, tuple(scheduler.groups()), handed, found if backward else found | moved)
+        return ScheduledPass(scheduler, tuple(scheduler.groups()), buffers, outputs if backward else outputs | moved)
 
     def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:
         found = np.zeros(len(self.graph), np.bool_)
@@ -242,7 +242,7 @@ class Fuser:
         reads = [b for b in dict.fromkeys(d[0] for d in group.reads) if b not in group.written]
         values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
         if loop.generated:
-            values -= scheduled.called
+            values -= scheduled.library_values
         return Kernel(
             backward,
             loop.generated,

@@ -40,17 +40,17 @@ class Copy:
     step: CopyStep
     value: int  # position of the value
     # position of another value, whose copy to the host has begun before, or whose copy back has ended.
-    behind: int | None = None
+    predecessor: int | None = None
 
 
 class HostCopies:
     """Lists the copies of one pass, in the order in which they are due.
 
     Args:
-        beside: whether copies are made beside the kernels.
+        copy_stream: whether copies run in a stream of their own, beside the kernels.
     """
 
-    def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool, beside: bool) -> None:
+    def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool, copy_stream: bool) -> None:
         self._waiting = list[tuple[int, Copy]]()
         if not hosted.any():
             return
@@ -61,7 +61,7 @@ class HostCopies:
         due = _first_readers(graph, place, len(values)) if backward else _last_readers(graph, place) + 1
         found = np.flatnonzero(hosted & (due <= len(values)))
         found = found[np.argsort(due[found], kind="stable")].tolist()
-        if not beside:
+        if not copy_stream:
             step: CopyStep = "copied back" if backward else "copied to the host"
             copies = [(int(due[v]), Copy(step, v)) for v in found]
         elif backward:
@@ -71,11 +71,11 @@ class HostCopies:
             copies = _ended_later(_staged(found, due, _products_behind(graph, values)[due[found] - 1]), len(values))
         self._waiting = copies[::-1]
 
-    def before(self, v: int) -> list[Copy]:
+    def due_before(self, v: int) -> list[Copy]:
         """Removes and returns the copies that are made before the pass computes v."""
         return self._taken(self._place[v]) if self._waiting else []
 
-    def left(self) -> list[Copy]:
+    def remaining(self) -> list[Copy]:
         """Removes and returns the copies that are made at the end of the pass."""
         return self._taken(len(self._place)) if self._waiting else []
 
@@ -129,7 +129,7 @@ def _ended_later(stages: list[_Stage], end: int) -> list[tuple[int, Copy]]:
     copies = [(place, Copy("copy to the host begins", v)) for stage in stages for place, v in stage]
     for stage, following in pairwise(stages):
         first, other = following[0]
-        copies += [(max(place, first), Copy("copy to the host ends", v, behind=other)) for place, v in stage]
+        copies += [(max(place, first), Copy("copy to the host ends", v, predecessor=other)) for place, v in stage]
     copies += [(end, Copy("copy to the host ends", v)) for stage in stages[-1:] for _, v in stage]
     return sorted(copies, key=lambda copy: copy[0])
 
@@ -140,7 +140,7 @@ def _begun_before(stages: list[_Stage]) -> list[tuple[int, Copy]]:
     copies += [(place, Copy("copy back ends", v)) for stage in stages for place, v in stage]
     for stage, following in pairwise(stages):
         first, other = stage[0]
-        copies += [(first, Copy("copy back begins", v, behind=other)) for _, v in following]
+        copies += [(first, Copy("copy back begins", v, predecessor=other)) for _, v in following]
     return sorted(copies, key=lambda copy: copy[0])
 
 

@@ -33,8 +33,8 @@ def lookup(lowering: Lowering, call: Call) -> View:
         rows = tuple(tuple((n, s * step) for n, s in digits) for digits in count[0])
         table = View(table.box, call.shape, (rows + table.access[0][1:], table.access[1]), table.stored)
         where, axes = [], []
-    for seen in where:
-        draft.take(View(seen.box, call.shape, (_leading(seen, call.shape), seen.access[1]), seen.stored))
+    for view in where:
+        draft.take(View(view.box, call.shape, (_leading(view, call.shape), view.access[1]), view.stored))
     for (buffer, (dims, start)), times in lowering.stores.loads(table).items():
         moves = any(s for axis in axes for _, s in dims[axis])
         read = (buffer, (_replaced(dims, axes, call.shape), looked_up(start) if moves else start))
@@ -55,10 +55,10 @@ def _places(lowering: Lowering, call: Call) -> tuple[View, list[View], list[int]
     return table, where, list(range(rank))
 
 
-def _count(lowering: Lowering, seen: View) -> Access | None:
-    call = lowering.stores.calls[seen.box.value]
+def _count(lowering: Lowering, view: View) -> Access | None:
+    call = lowering.stores.calls[view.box.value]
     plain = call.op == "prims.iota" and call.kwargs.get("start") == 0 and call.kwargs.get("step") == 1
-    return seen.access if plain and seen.inlined else None
+    return view.access if plain and view.inlined else None
 
 
 def put(lowering: Lowering, call: Call) -> View:
@@ -68,8 +68,8 @@ def put(lowering: Lowering, call: Call) -> View:
     shape = lowering.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     draft = Draft(lowering.stores, {call.position})
-    for seen in others:
-        draft.take(View(seen.box, shape, (_leading(seen, shape), seen.access[1]), seen.stored))
+    for view in others:
+        draft.take(View(view.box, shape, (_leading(view, shape), view.access[1]), view.stored))
     which: list[Any] = [*call.args[2 if call.op == "aten._unsafe_masked_index_put_accumulate" else 1]]
     kept = call.shape[len(which) :]
     lead = len(shape) - len(kept)
@@ -84,9 +84,9 @@ def placed(lowering: Lowering, call: Call) -> View:
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     where, *values = lowering.arguments(call)[1:]
     draft = Draft(lowering.stores, {call.position})
-    for seen in (where, *values):
-        dims = tuple(d if n != 1 else () for n, d in zip(where.shape, seen.access[0], strict=True))
-        draft.take(View(seen.box, where.shape, (dims, seen.access[1]), seen.stored))
+    for view in (where, *values):
+        dims = tuple(d if n != 1 else () for n, d in zip(where.shape, view.access[0], strict=True))
+        draft.take(View(view.box, where.shape, (dims, view.access[1]), view.stored))
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
     places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
     return _written_into(lowering, call, target, draft, where.shape, (places, looked_up("placed")))
@@ -119,8 +119,8 @@ def scatter(lowering: Lowering, call: Call) -> View:
         return placed(lowering, call)
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     reads: Reads = {(target, ((), 0)): 1}
-    for seen in lowering.arguments(call)[1:]:
-        reads[lowering.stores.for_call(seen), ((), 0)] = 1
+    for view in lowering.arguments(call)[1:]:
+        reads[lowering.stores.for_call(view), ((), 0)] = 1
     after = Buffer(call.position, call.shape, call.itemsize, target.fix())
     lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [after], generated=False, mutates=target))
     return View.of_buffer(after)
@@ -147,13 +147,13 @@ def overwrite(lowering: Lowering, call: Call) -> View:
 
 
 # The placed values may have more dimensions than the index, behind those of the index.
-def _leading(seen: View, shape: Shape) -> Dims:
-    ahead = seen.shape == shape[: len(seen.shape)]
-    if broadcasts(seen.shape, shape) and (len(seen.shape) == len(shape) or not ahead):
-        return expanded(seen.access[0], seen.shape, shape)
+def _leading(view: View, shape: Shape) -> Dims:
+    ahead = view.shape == shape[: len(view.shape)]
+    if broadcasts(view.shape, shape) and (len(view.shape) == len(shape) or not ahead):
+        return expanded(view.access[0], view.shape, shape)
     if ahead:
-        return seen.access[0] + _spread(shape[len(seen.shape) :])
-    return tuple(opaque(n, "index", seen.shape, i) for i, n in enumerate(shape))
+        return view.access[0] + _spread(shape[len(view.shape) :])
+    return tuple(opaque(n, "index", view.shape, i) for i, n in enumerate(shape))
 
 
 def _spread(shape: Shape) -> Dims:

@@ -82,15 +82,15 @@ class View:
         return self.box.buffer is None or (bool(self.box.ops) and not self.box.reads and not self.stored)
 
     @classmethod
-    def whole(cls, box: Box) -> View:
+    def of_box(cls, box: Box) -> View:
         return cls(box, box.shape, (identity(box.shape), 0))
 
     @classmethod
     def of_buffer(cls, buffer: Buffer) -> View:
-        return cls.whole(Box(buffer.value, buffer.shape, buffer.itemsize, buffer=buffer))
+        return cls.of_box(Box(buffer.value, buffer.shape, buffer.itemsize, buffer=buffer))
 
     @property
-    def plain(self) -> bool:
+    def is_whole(self) -> bool:
         """Returns whether the box is shown as it is, without a view."""
         return self.shape == self.box.shape and self.access == (identity(self.shape), 0)
 

@@ -21,9 +21,9 @@ def keeping_arguments(rule: Rule) -> Rule:
     """Makes a rule whose layouts of arguments hold for its own call alone, not for other readers."""
 
     def lowered(lowering: Lowering, call: Call) -> View | None:
-        before = {u: lowering.seen[u] for u in call.refs if u in lowering.seen}
+        before = {u: lowering.views[u] for u in call.refs if u in lowering.views}
         result = rule(lowering, call)
-        lowering.seen.update(before)
+        lowering.views.update(before)
         return result
 
     return lowered
@@ -31,18 +31,18 @@ def keeping_arguments(rule: Rule) -> Rule:
 
 def library(lowering: Lowering, call: Call) -> View | None:
     """Lowers an operator that has no other rule to a call."""
-    return called(lowering, call, lowering.arguments(call))
+    return call_library(lowering, call, lowering.arguments(call))
 
 
-def called(lowering: Lowering, call: Call, arguments: Sequence[View], *beside: int) -> View | None:
-    """Adds a call, and returns its result; None for a tuple, whose elements follow.
+def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *other_values: int) -> View | None:
+    """Adds the call of a library, and returns its result; None if that is a tuple, whose elements are lowered later.
 
     Args:
-        beside: positions of other values that the call computes.
+        other_values: positions of other values that the call computes.
     """
-    reads: Reads = {(lowering.stores.for_call(seen), ((), 0)): 1 for seen in arguments}
-    views = tuple(map(_as_seen, arguments))
-    at, unaligned = frozenset({call.position, *beside}), call.op not in rules.ALIGNED
+    reads: Reads = {(lowering.stores.for_call(view), ((), 0)): 1 for view in arguments}
+    views = tuple(map(_as_argument, arguments))
+    at, unaligned = frozenset({call.position, *other_values}), call.op not in rules.ALIGNED
     loop = Loop(at, reads, [], generated=False, arguments=views, unaligned=unaligned)
     lowering.stores.loops.append(loop)
     if call.is_tuple:
@@ -57,39 +57,41 @@ def called(lowering: Lowering, call: Call, arguments: Sequence[View], *beside: i
     return _result(lowering, call, loop)
 
 
-def copied(lowering: Lowering, copy: Copy, found: dict[int, Buffer]) -> None:
-    """Adds one step of a copy to the host, or back.
+def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -> None:
+    """Adds the call that begins, ends or makes a copy of an offloaded value.
 
     To the compiler, a value on the host has no elements, nor has a value on its way back.
 
     Args:
         copy: the step. Once the value is back, others read the new buffer.
-        found: what the last such call of each value wrote, by value.
+        last_written: the buffer that the last such call wrote, by value; this call adds its own.
     """
-    v, seen = copy.value, lowering.seen[copy.value]
+    v, view = copy.value, lowering.views[copy.value]
     call, comes = lowering.stores.calls[v], copy.step in ("copied back", "copy back ends")
     written = Buffer(v, call.shape, call.itemsize, lowering.stores.strides[v])
     if not comes:
         is_last = copy.step in ("copied to the host", "copy to the host ends")
         written = Buffer(v, (0, *call.shape), call.itemsize, output=is_last)
-    reads = [lowering.stores.for_call(seen)] if copy.step != "copy back ends" else []
+    reads = [lowering.stores.for_call(view)] if copy.step != "copy back ends" else []
     if copy.step.endswith("ends"):
-        reads.append(found[v])
-    if copy.behind is not None:
-        u = copy.behind
-        reads.append(lowering.stores.for_call(lowering.seen[u]) if copy.step == "copy back begins" else found[u])
+        reads.append(last_written[v])
+    if copy.predecessor is not None:
+        u = copy.predecessor
+        reads.append(
+            lowering.stores.for_call(lowering.views[u]) if copy.step == "copy back begins" else last_written[u]
+        )
     accesses: Reads = {(buffer, ((), 0)): 1 for buffer in reads}
     lowering.stores.loops.append(
         Loop(frozenset({v}), accesses, [written], generated=False, several=True, unaligned=True, copy=copy.step)
     )
-    found[v] = written
+    last_written[v] = written
     if comes:
-        lowering.seen[v] = View.of_buffer(written)
+        lowering.views[v] = View.of_buffer(written)
 
 
 # A tensor that no strides describe was copied in rows.
-def _as_seen(seen: View) -> Buffer:
-    return Buffer(seen.box.value, seen.shape, seen.box.itemsize, layout(seen) or contiguous_strides(seen.shape))
+def _as_argument(view: View) -> Buffer:
+    return Buffer(view.box.value, view.shape, view.box.itemsize, layout(view) or contiguous_strides(view.shape))
 
 
 def _result(lowering: Lowering, call: Call, loop: Loop) -> View:
@@ -101,7 +103,7 @@ def _result(lowering: Lowering, call: Call, loop: Loop) -> View:
 def product_and_bias(lowering: Lowering, call: Call) -> View:
     """Lowers a matrix product with a bias to a product and an expression that adds the bias."""
     bias, *factors = lowering.arguments(call)
-    product = called(lowering, call, factors)
+    product = call_library(lowering, call, factors)
     assert product is not None
     draft = Draft(lowering.stores, {call.position})
     draft.take(lowering.stores.broadcast(bias, call.shape))
@@ -119,10 +121,10 @@ def batched_product(lowering: Lowering, call: Call) -> View | None:
     if not lowering.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
         return _summed_products(lowering, call, left, right)
     for u in call.refs:
-        seen = lowering.seen[u]
-        buffer = seen.box.buffer
-        if (buffer is None or buffer.strides is None) and not _either_last(seen.shape, lowering.stores.strides[u]):
-            lowering.seen[u] = lowering.stores.exactly(seen, contiguous_strides(seen.shape))
+        view = lowering.views[u]
+        buffer = view.box.buffer
+        if (buffer is None or buffer.strides is None) and not _either_last(view.shape, lowering.stores.strides[u]):
+            lowering.views[u] = lowering.stores.exactly(view, contiguous_strides(view.shape))
     return library(lowering, call)
 
 
@@ -130,12 +132,12 @@ def _summed_products(lowering: Lowering, call: Call, left: View, right: View) ->
     shape = (*left.shape, right.shape[2])
     (*of_left,), (batch, *of_right) = left.access[0], right.access[0]
     draft = Draft(lowering.stores, {call.position})
-    for seen, sizes, dims in (
+    for view, sizes, dims in (
         (left, (*left.shape, 1), (*of_left, ())),
         (right, (right.shape[0], 1, *right.shape[1:]), (batch, (), *of_right)),
     ):
-        lowering.stores.settle_rows(seen)
-        draft.take(lowering.stores.broadcast(View(seen.box, sizes, (dims, seen.access[1]), seen.stored), shape))
+        lowering.stores.settle_rows(view)
+        draft.take(lowering.stores.broadcast(View(view.box, sizes, (dims, view.access[1]), view.stored), shape))
     product = draft.done(call.position, shape, call.itemsize)
     return reduced_over(lowering, call, product, [2], call.shape, call.itemsize)
 
@@ -150,20 +152,20 @@ def convolution(lowering: Lowering, call: Call) -> View | None:
     last = lowering.uses.convolves
     if not last:
         for u in both:
-            lowering.stores.store(lowering.seen[u].box)
-        last = any(_channels_last(lowering.seen[u]) for u in both)
+            lowering.stores.store(lowering.views[u].box)
+        last = any(_channels_last(lowering.views[u]) for u in both)
     for u in both:
-        shape = lowering.seen[u].shape
-        lowering.seen[u] = lowering.stores.in_order(
-            lowering.seen[u], channels_last(shape) if last else contiguous_strides(shape)
+        shape = lowering.views[u].shape
+        lowering.views[u] = lowering.stores.in_order(
+            lowering.views[u], channels_last(shape) if last else contiguous_strides(shape)
         )
     bias = call.args[2] if lowering.stores.backend.gpu else None
-    arguments = [lowering.seen[u] for u in call.refs if u in lowering.seen and (bias is None or u in both)]
-    result = called(lowering, call, arguments)
+    arguments = [lowering.views[u] for u in call.refs if u in lowering.views and (bias is None or u in both)]
+    result = call_library(lowering, call, arguments)
     assert result is not None
     assert result.box.buffer is not None
     result.box.buffer.strides = channels_last(call.shape) if last else contiguous_strides(call.shape)
-    return result if bias is None else _plus_bias(lowering, call, result, lowering.seen[bias.position])
+    return result if bias is None else _plus_bias(lowering, call, result, lowering.views[bias.position])
 
 
 def _plus_bias(lowering: Lowering, call: Call, result: View, bias: View) -> View:
@@ -193,23 +195,23 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
     gradient, image, filters = list(call.refs)[:3]
     if not lowering.uses.convolves or lowering.stores.backend.eager_gradients:
         for u in (gradient, image, filters):
-            lowering.seen[u] = lowering.stores.in_order(lowering.seen[u], lowering.stores.strides[u])
+            lowering.views[u] = lowering.stores.in_order(lowering.views[u], lowering.stores.strides[u])
     if lowering.stores.backend.eager_gradients:
         return library(lowering, call)
     for u in (image, filters, gradient):
-        lowering.stores.store(lowering.seen[u].box)
+        lowering.stores.store(lowering.views[u].box)
     of_image, of_filters = call.args[10][:2]
     for asked, like, ends in ((of_filters, filters, (image, gradient)), (of_image, image, (gradient, filters))):
-        last = lowering.uses.convolves or any(_channels_last(lowering.seen[u]) for u in (image, filters))
-        shape = lowering.seen[like].shape
+        last = lowering.uses.convolves or any(_channels_last(lowering.views[u]) for u in (image, filters))
+        shape = lowering.views[like].shape
         order = channels_last(shape) if last else contiguous_strides(shape)
         for u in ends if asked else ():
-            seen = lowering.seen[u]
-            wanted = channels_last(seen.shape) if lowering.uses.convolves else in_order_of(seen.shape, order)
-            lowering.seen[u] = lowering.stores.in_order(seen, wanted)
+            view = lowering.views[u]
+            wanted = channels_last(view.shape) if lowering.uses.convolves else in_order_of(view.shape, order)
+            lowering.views[u] = lowering.stores.in_order(view, wanted)
     result = library(lowering, call)
     if lowering.stores.backend.gpu:
-        _as_cudnn_writes(lowering, call, any(_channels_last(lowering.seen[u]) for u in (image, filters)))
+        _as_cudnn_writes(lowering, call, any(_channels_last(lowering.views[u]) for u in (image, filters)))
     return result
 
 
@@ -218,10 +220,10 @@ def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
     element = lowering.elements[call.position]
 
     def written(lowering: Lowering, one: Call) -> View:
-        seen = element(lowering, one)
-        assert seen.box.buffer is not None
-        seen.box.buffer.strides = channels_last(one.shape) if last else contiguous_strides(one.shape)
-        return seen
+        view = element(lowering, one)
+        assert view.box.buffer is not None
+        view.box.buffer.strides = channels_last(one.shape) if last else contiguous_strides(one.shape)
+        return view
 
     lowering.elements[call.position] = written
 
@@ -230,10 +232,10 @@ def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
 def attention(lowering: Lowering, call: Call) -> View | None:
     """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost."""
     for u in call.refs:
-        seen, strides = lowering.seen[u], lowering.stores.strides[u]
+        view, strides = lowering.views[u], lowering.stores.strides[u]
         if strides and min(strides) != strides[-1]:
-            strides = contiguous_strides(seen.shape)
-        lowering.seen[u] = lowering.stores.in_order(seen, strides)
+            strides = contiguous_strides(view.shape)
+        lowering.views[u] = lowering.stores.in_order(view, strides)
     return library(lowering, call)
 
 
@@ -243,14 +245,14 @@ def concatenation(lowering: Lowering, call: Call) -> View:
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])
     sources = [ref.position for ref in listed if isinstance(ref, Ref)]
-    parts = [lowering.seen[u] for u in sources]
+    parts = [lowering.views[u] for u in sources]
     dim = positive(call.arg(1, "dim", 0), len(call.shape))
     if lowering.stores.backend.gpu and _computes_parts(lowering, call, sources):
         return _part_by_part(lowering, call, parts, dim)
     strides, start = _whole_strides(lowering, call, parts), 0
     reads: Reads = {}
     for part in parts:
-        still_open = part.plain and (part.box.buffer is None or part.box.buffer.strides is None)
+        still_open = part.is_whole and (part.box.buffer is None or part.box.buffer.strides is None)
         buffer = lowering.stores.store(part.box if still_open else lowering.stores.copy(part).box)
         buffer.strides, buffer.offset = strides, start
         start += part.shape[dim] * strides[dim]
@@ -268,7 +270,7 @@ _MAX_PARTS = 8
 def _computes_parts(lowering: Lowering, call: Call, sources: Sequence[int]) -> bool:
     if len(sources) > _MAX_PARTS:
         return False
-    uses, parts = lowering.uses.network, [lowering.seen[u] for u in sources]
+    uses, parts = lowering.uses.network, [lowering.views[u] for u in sources]
     # Whatever could be written in place need not be copied; the rest is an expression, or has a layout.
     fresh = [part.box.buffer is None or part.box.buffer.strides is not None for part in parts]
     for u, part in zip(sources, parts, strict=True):
@@ -303,13 +305,15 @@ def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Sha
         last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
     else:
         last = any(
-            lowering.stores.strides[u] == channels_last(lowering.seen[u].shape) for u in call.refs if u in lowering.seen
+            lowering.stores.strides[u] == channels_last(lowering.views[u].shape)
+            for u in call.refs
+            if u in lowering.views
         )
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
-def _channels_last(seen: View) -> bool:
-    return layout(seen) == channels_last(seen.shape)
+def _channels_last(view: View) -> bool:
+    return layout(view) == channels_last(view.shape)
 
 
 # As `is_preferred_layout_as_bmm_input`.

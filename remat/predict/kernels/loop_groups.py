@@ -22,7 +22,7 @@ class LoopGroup:
         depth, parts: how many outer loops the parts share, if they share no more than these; else 0.
     """
 
-    def __init__(self, nests: list[Nest], made: Mapping[Buffer, int]) -> None:
+    def __init__(self, nests: list[Nest], writer_of: Mapping[Buffer, int]) -> None:
         self.nests = nests
         self.depth = 0
         self._parts: list[LoopGroup] = []
@@ -39,7 +39,7 @@ class LoopGroup:
         self.deps = self.reads | self.writes
         self.used = dict.fromkeys(dep[0] for dep in self.deps)
         self.written = {dep[0] for dep in self.writes}
-        self.unmet = [dep for dep in self.reads if dep[0] in made and dep[0] not in self.written]
+        self.unmet = [dep for dep in self.reads if dep[0] in writer_of and dep[0] not in self.written]
         self.first = min(nest.place for nest in nests)
         self.last = max(nest.place for nest in nests)
         self.is_reduction = any(nest.is_reduction for nest in nests)
@@ -91,9 +91,9 @@ class LoopGroup:
             return 0
         return depth if (self.depth or consumer.depth) in (0, depth) else 0
 
-    def joined(self, other: LoopGroup, made: Mapping[Buffer, int]) -> LoopGroup:
+    def joined(self, other: LoopGroup, writer_of: Mapping[Buffer, int]) -> LoopGroup:
         depth = self.outer_depth(other)
-        group = LoopGroup([*self.nests, *other.nests], made)
+        group = LoopGroup([*self.nests, *other.nests], writer_of)
         if depth:
             group.depth = depth
             group._parts = self.parts + other.parts

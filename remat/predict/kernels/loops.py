@@ -178,12 +178,12 @@ def step_of(digits: Digits) -> int:
 
 
 @lru_cache(maxsize=1 << 13)
-def order_of(table: AccessTable, shape: Shape, kept: int) -> tuple[int, ...]:
-    """Orders the loops by their strides: first those kept, then those reduced."""
+def order_of(table: AccessTable, shape: Shape, num_outer: int) -> tuple[int, ...]:
+    """Orders loops by their strides: first the `num_outer` that are not reduced, then the others."""
     steps = [(tuple(abs(step_of(digits)) for digits in dims), times) for dims, times in table]
-    first = _loop_order([(row[:kept], times) for row, times in steps], shape[:kept])
-    last = _loop_order([(row[kept:], times) for row, times in steps], shape[kept:])
-    return (*reversed(first), *(kept + i for i in reversed(last)))
+    first = _loop_order([(row[:num_outer], times) for row, times in steps], shape[:num_outer])
+    last = _loop_order([(row[num_outer:], times) for row, times in steps], shape[num_outer:])
+    return (*reversed(first), *(num_outer + i for i in reversed(last)))
 
 
 # As `scheduler.pick_loop_order`: the innermost loop first, by how far accesses step.
@@ -203,9 +203,9 @@ def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
 
 
 @lru_cache(maxsize=1 << 13)
-def _joined(formulas: tuple[Dims, ...], shape: Shape, kept: int, order: tuple[int, ...]) -> tuple[Shape, Shape]:
+def _joined(formulas: tuple[Dims, ...], shape: Shape, num_outer: int, order: tuple[int, ...]) -> tuple[Shape, Shape]:
     found: list[Shape] = []
-    for part in (order[:kept], order[kept:]):
+    for part in (order[:num_outer], order[num_outer:]):
         sizes: list[int] = []
         for k, i in enumerate(part):
             if k and all(one_loop(dims[part[k - 1]], dims[i], shape[i]) for dims in formulas):

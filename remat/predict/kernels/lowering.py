@@ -46,28 +46,28 @@ class Lowering:
     """Lowers the values of one pass, in order.
 
     Attributes:
-        seen: the lowered values.
+        views: the lowered values, by position.
         elements: for each tuple, the function that lowers one of its elements.
     """
 
     def __init__(self, stores: Stores, uses: Uses, rules: Sequence[Rule]) -> None:
         self.stores, self.uses, self._rules = stores, uses, rules
-        self.seen: dict[int, View] = {}
+        self.views: dict[int, View] = {}
         self.elements: dict[int, Elements] = {}
 
-    def given(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
+    def take_arguments(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
         """Takes the values that the pass gets as arguments, with their strides; returns their buffers.
 
         A value on the host has no elements until it is copied back.
         """
-        handed: dict[int, Buffer] = {}
+        buffers: dict[int, Buffer] = {}
         for v in values:
             call = self.stores.calls[v]
             on_host = Buffer(v, (0, *call.shape), call.itemsize)
-            handed[v] = on_host if hosted[v] else Buffer(v, call.shape, call.itemsize, strides[v])
-            seen = View.of_buffer(handed[v])
-            self.seen[v] = self.stores.exactly(seen, self._required_strides(v)) if self.uses.exact[v] else seen
-        return handed
+            buffers[v] = on_host if hosted[v] else Buffer(v, call.shape, call.itemsize, strides[v])
+            view = View.of_buffer(buffers[v])
+            self.views[v] = self.stores.exactly(view, self._required_strides(v)) if self.uses.exact[v] else view
+        return buffers
 
     def run(self, v: int) -> None:
         """Lowers one value."""
@@ -81,49 +81,49 @@ class Lowering:
             ) from error
         self.settle(v, result)
 
-    def settle(self, v: int, seen: View | None) -> None:
+    def settle(self, v: int, view: View | None) -> None:
         """Records what a value was lowered to, and stores it if its readers ask for that."""
-        if seen is None:
+        if view is None:
             return
         stores, uses = self.stores, self.uses
-        if uses.returned[v] and not seen.plain:
-            stores.store(seen.box)
+        if uses.returned[v] and not view.is_whole:
+            stores.store(view.box)
         if uses.exact[v]:
-            if not seen.plain:
-                seen = stores.in_order(seen, self._required_strides(v))
-            elif seen.shape:
-                seen = stores.exactly(seen, self._required_strides(v))
+            if not view.is_whole:
+                view = stores.in_order(view, self._required_strides(v))
+            elif view.shape:
+                view = stores.exactly(view, self._required_strides(v))
         if uses.readers[v] > 1:
-            seen = self._shared(v, seen)
-        if stores.has_many_reads(seen.box):
-            seen = self._as_image(v, seen)
-            stores.limit(seen)
-        self.seen[v] = seen
+            view = self._shared(v, view)
+        if stores.has_many_reads(view.box):
+            view = self._as_image(v, view)
+            stores.limit(view)
+        self.views[v] = view
 
-    def _shared(self, v: int, seen: View) -> View:
+    def _shared(self, v: int, view: View) -> View:
         stores, uses = self.stores, self.uses
         if uses.realized[v]:
-            stores.hint(seen)
+            stores.hint(view)
         if uses.ordered[v]:
-            seen = stores.in_order(seen, stores.strides[v])
-        if uses.returned[v] and seen.box.reads:
-            stores.store(seen.box)
-        if stores.is_stored_for(seen.box, uses.readers[v]):
-            seen = self._as_image(v, seen)
-            stores.store(seen.box)
-        return seen
+            view = stores.in_order(view, stores.strides[v])
+        if uses.returned[v] and view.box.reads:
+            stores.store(view.box)
+        if stores.is_stored_for(view.box, uses.readers[v]):
+            view = self._as_image(v, view)
+            stores.store(view.box)
+        return view
 
     def _required_strides(self, v: int) -> Shape:
         return self.uses.images.get(v, self.stores.strides[v])
 
-    def _as_image(self, v: int, seen: View) -> View:
-        return self.stores.in_order(seen, self.uses.images[v]) if v in self.uses.images else seen
+    def _as_image(self, v: int, view: View) -> View:
+        return self.stores.in_order(view, self.uses.images[v]) if v in self.uses.images else view
 
     def finish(self) -> list[Loop]:
         """Stores the expressions that the pass returns; lists all loops, in the order of their creation."""
-        for v, seen in self.seen.items():
+        for v, view in self.views.items():
             if self.uses.returned[v]:
-                self.stores.store(seen.box).output = True
+                self.stores.store(view.box).output = True
         return self.stores.loops
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
@@ -133,8 +133,8 @@ class Lowering:
     def first(self, call: Call) -> View:
         """Returns the first argument."""
         first = call.args[0]
-        return self.seen[first.position if isinstance(first, Ref) else -1]
+        return self.views[first.position if isinstance(first, Ref) else -1]
 
     def arguments(self, call: Call) -> list[View]:
         """Lists the tensors among the arguments, in order."""
-        return [self.seen[u] for u in call.refs if u in self.seen]
+        return [self.views[u] for u in call.refs if u in self.views]

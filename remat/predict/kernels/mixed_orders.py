@@ -24,8 +24,8 @@ class MixedGroup(TritonGroup):
         rows: the group that reads memory in order.
     """
 
-    def __init__(self, rows: TritonGroup, columns: TritonGroup, made: Mapping[Buffer, int]) -> None:
-        super().__init__([*rows.nests, *columns.nests], made)
+    def __init__(self, rows: TritonGroup, columns: TritonGroup, writer_of: Mapping[Buffer, int]) -> None:
+        super().__init__([*rows.nests, *columns.nests], writer_of)
         self.rows, self.columns = rows, columns
 
     def too_many_reads(self, other: TritonGroup) -> bool:
@@ -55,8 +55,8 @@ def can_mix(one: TritonGroup, other: TritonGroup) -> bool:
     )
 
 
-def mixed(one: TritonGroup, other: TritonGroup, made: Mapping[Buffer, int]) -> MixedGroup:
-    return MixedGroup(one, other, made) if in_order(one) else MixedGroup(other, one, made)
+def mixed(one: TritonGroup, other: TritonGroup, writer_of: Mapping[Buffer, int]) -> MixedGroup:
+    return MixedGroup(one, other, writer_of) if in_order(one) else MixedGroup(other, one, writer_of)
 
 
 def in_order(group: TritonGroup) -> bool:

@@ -28,8 +28,8 @@ def pointwise(lowering: Lowering, call: Call) -> View:
     """Lowers an elementwise operator to an expression over the shape of the result."""
     draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
-        for seen in lowering.arguments(call):
-            draft.take(lowering.stores.broadcast(seen, call.shape))
+        for view in lowering.arguments(call):
+            draft.take(lowering.stores.broadcast(view, call.shape))
     if call.op in rules.COUNTS:
         draft.indices[identity(call.shape), 0] = None
     return draft.done(call.position, call.shape, call.itemsize)
@@ -37,35 +37,35 @@ def pointwise(lowering: Lowering, call: Call) -> View:
 
 def random(lowering: Lowering, call: Call) -> View:
     """Lowers random numbers, which depend on the seed and the position, and are stored at once."""
-    seen = pointwise(lowering, call)
-    seen.box.indices = (*seen.box.indices, (identity(call.shape), 0))
-    lowering.stores.store(seen.box)
-    return seen
+    view = pointwise(lowering, call)
+    view.box.indices = (*view.box.indices, (identity(call.shape), 0))
+    lowering.stores.store(view.box)
+    return view
 
 
 def seed(lowering: Lowering, call: Call) -> View:
     """Lowers the read of one of several seeds in memory."""
     seeds = lowering.stores.store(lowering.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
-    return View.whole(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
+    return View.of_box(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
 # Views that want what they are taken of to be row-major, unless it has a layout already.
 _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
 
 
-def view(lowering: Lowering, call: Call) -> View:
+def view_operator(lowering: Lowering, call: Call) -> View:
     """Lowers a view to index arithmetic."""
     of = lowering.first(call)
     if call.op == "aten.expand":
-        lowering.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
+        lowering.stores.store_if_reused(of, prod(call.shape) // max(prod(of.shape), 1))
     access = view_access(call, of.shape, of.access)
     if access is None:  # strides that are anything, or an operator of a graph made by hand
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
         access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
     if call.op in _RESHAPES:
         lowering.stores.settle_rows(of)
-    return lowering.stores.shown(of, call.shape, access)
+    return lowering.stores.take_view(of, call.shape, access)
 
 
 def restrided(lowering: Lowering, call: Call) -> View:
@@ -73,7 +73,7 @@ def restrided(lowering: Lowering, call: Call) -> View:
     of = lowering.first(call)
     buffer = lowering.stores.store(of.box)
     if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):
-        return view(lowering, call)
+        return view_operator(lowering, call)
     dims = strided(call.shape, tuple(call.args[2]))
     return View(of.box, call.shape, (dims, call.arg(3, "storage_offset") or 0), stored=True)
 
@@ -84,7 +84,7 @@ def split(lowering: Lowering, call: Call) -> None:
 
     def piece(lowering: Lowering, one: Call) -> View:
         dims, start = element(one, call, whole.shape, whole.access[0])
-        return lowering.stores.shown(whole, one.shape, (dims, whole.access[1] + start))
+        return lowering.stores.take_view(whole, one.shape, (dims, whole.access[1] + start))
 
     lowering.elements[call.position] = piece
 
@@ -121,7 +121,7 @@ def patched(lowering: Lowering, call: Call) -> View:
 def repeated(lowering: Lowering, call: Call) -> View:
     """Lowers copies side by side to reads of the same place."""
     of = lowering.first(call)
-    lowering.stores.reused(of, prod(call.shape) // max(prod(of.shape), 1))
+    lowering.stores.store_if_reused(of, prod(call.shape) // max(prod(of.shape), 1))
     ahead = len(call.shape) - len(of.shape)
     times: list[int] = call.args[1]
     dims = tuple(

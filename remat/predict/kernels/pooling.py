@@ -22,13 +22,13 @@ _LARGEST_WINDOW = 25
 
 def pool_indices(lowering: Lowering, call: Call) -> View:
     """Lowers positions in windows to positions in an image, by arithmetic on the coordinates of the window."""
-    seen = pointwise(lowering, call)
+    view = pointwise(lowering, call)
     _, kernel, sizes, stride, *_ = call.args
     rank = len(kernel)
     steps = [s * row for s, row in zip(stride, contiguous_strides(tuple(sizes)), strict=True)]
     place = strided(call.shape, (*(0,) * (len(call.shape) - rank), *steps))
-    seen.box.indices = (*seen.box.indices, (place, 0))
-    return seen
+    view.box.indices = (*view.box.indices, (place, 0))
+    return view
 
 
 def max_pool(lowering: Lowering, call: Call) -> None:
@@ -40,14 +40,14 @@ def max_pool(lowering: Lowering, call: Call) -> None:
     def result(lowering: Lowering, one: Call) -> View:
         draft = _windows(lowering, one, image, (kernel, stride, padding, dilation))
         draft.ops.add(call.position)
-        seen = draft.done(one.position, one.shape, one.itemsize)
+        view = draft.done(one.position, one.shape, one.itemsize)
         # Each read comes with a comparison, and at the border with conditions on the coordinates. To know which
         # place it is takes twelve operations more for each but the first (`ir.get_reduction_combine_fn`).
         places = len(draft.reads)
         compared = 12 * (places - 1) if one.args[1] else 0
         if places * (8 if any(padding) else 2) + compared > lowering.stores.backend.max_ops:
-            lowering.stores.store(seen.box)
-        return seen
+            lowering.stores.store(view.box)
+        return view
 
     lowering.elements[call.position] = result
 
@@ -74,7 +74,7 @@ def max_pool_backward(lowering: Lowering, call: Call) -> View | None:
 
     Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
     """
-    gradient, image, chosen = (lowering.seen[u] for u in call.refs)
+    gradient, image, chosen = (lowering.views[u] for u in call.refs)
     if any(step != 1 for step in call.args[5]):
         return library(lowering, call)
     found = _gathered(lowering, call, [gradient, chosen])
@@ -84,14 +84,14 @@ def max_pool_backward(lowering: Lowering, call: Call) -> View | None:
 
 
 # An expression has them last if it would be stored so now.
-def _has_channels_last(seen: View) -> bool:
-    box = seen.box
+def _has_channels_last(view: View) -> bool:
+    box = view.box
     buffer = box.buffer
-    if buffer is None and seen.plain:
+    if buffer is None and view.is_whole:
         buffer = Buffer(box.value, box.shape, box.itemsize)
         decide_layout(Loop(box.ops, box.reads, [buffer], box.shape))
-        return buffer.strides == channels_last(seen.shape)
-    return buffer is not None and buffer.strides is not None and layout(seen) == channels_last(seen.shape)
+        return buffer.strides == channels_last(view.shape)
+    return buffer is not None and buffer.strides is not None and layout(view) == channels_last(view.shape)
 
 
 def _gathered(lowering: Lowering, call: Call, of: Sequence[View]) -> View | None:
@@ -105,9 +105,9 @@ def _gathered(lowering: Lowering, call: Call, of: Sequence[View]) -> View | None
     draft = Draft(lowering.stores, {call.position})
     for place in product(*map(range, overlapping)):
         at: Dims = tuple(opaque(n, "window", i, call.position, *place) for i, n in enumerate(call.shape[-2:]))
-        for seen in of:
-            dims, start = seen.access
-            draft.take(View(seen.box, call.shape, ((*dims[:-2], *at), start), seen.stored))
+        for view in of:
+            dims, start = view.access
+            draft.take(View(view.box, call.shape, ((*dims[:-2], *at), start), view.stored))
     return draft.done(call.position, call.shape, call.itemsize)
 
 

@@ -1,6 +1,7 @@
-"""Decides when a value is stored and in which layout, and says what reading it reads.
+"""Decides which values are stored in memory and in which layout, and which buffers a reader of a value reads.
 
-This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), in small.
+This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), but keeps only what decides about
+kernels.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ class Stores:
         self.loops: list[Loop] = []
         self._weights = list(weights)
 
-    def loads(self, seen: View) -> Reads:
+    def loads(self, view: View) -> Reads:
         """Returns what a reader of a value reads: the buffer of the value, or what its expression reads."""
-        box = seen.box
-        if not seen.inlined:
+        box = view.box
+        if not view.inlined:
             assert box.buffer is not None
-            return {(box.buffer, seen.access): 1}
-        if seen.plain:
+            return {(box.buffer, view.access): 1}
+        if view.is_whole:
             return box.reads
         reads: Reads = {}
         for (buffer, access), times in box.reads.items():
-            read = (buffer, through(seen.access, access))
+            read = (buffer, through(view.access, access))
             reads[read] = reads.get(read, 0) + times
         return reads
 
@@ -76,65 +77,65 @@ class Stores:
                     break
         buffer.fix()
 
-    def settle_rows(self, seen: View) -> None:
+    def settle_rows(self, view: View) -> None:
         """Fixes the strides of a buffer that is about to be reshaped: row-major, unless they are fixed already."""
-        if seen.plain and seen.box.buffer is not None:
-            seen.box.buffer.fix()
+        if view.is_whole and view.box.buffer is not None:
+            view.box.buffer.fix()
 
-    def copy(self, seen: View, strides: Shape | None = None) -> View:
+    def copy(self, view: View, strides: Shape | None = None) -> View:
         """Adds a loop that stores a value as the view shows it. The copy of a buffer computes no value."""
         draft = Draft(self, set())
-        draft.take(seen)
-        whole = draft.done(seen.box.value, seen.shape, seen.box.itemsize)
+        draft.take(view)
+        whole = draft.done(view.box.value, view.shape, view.box.itemsize)
         self.store(whole.box, strides)
         return whole
 
-    def for_call(self, seen: View) -> Buffer:
+    def for_call(self, view: View) -> Buffer:
         """Returns the buffer that a call reads: that of the value if strides can describe the view, else a copy."""
-        buffer = self.store(seen.box)
-        if seen.plain:
+        buffer = self.store(view.box)
+        if view.is_whole:
             return buffer
-        self._settle_whole(seen)
-        return buffer if layout(seen) is not None else self.store(self.copy(seen).box)
+        self._settle_whole(view)
+        return buffer if layout(view) is not None else self.store(self.copy(view).box)
 
     # As `ExternKernel.convert_to_reinterpret_view`.
-    def _settle_whole(self, seen: View) -> None:
-        buffer = seen.box.buffer
-        if buffer is not None and buffer.strides is None and not seen.plain:
+    def _settle_whole(self, view: View) -> None:
+        buffer = view.box.buffer
+        if buffer is not None and buffer.strides is None and not view.is_whole:
             last = channels_last(buffer.shape)
             buffer.strides = last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape)
 
-    def exactly(self, seen: View, strides: Shape) -> View:
+    def exactly(self, view: View, strides: Shape) -> View:
         """Stores a value with these strides, or copies it if it has others."""
-        box = seen.box
-        if seen.plain and (box.buffer is None or box.buffer.strides is None):
+        box = view.box
+        if view.is_whole and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = strides
-            return seen
+            return view
         if box.buffer is None:
-            return self.copy(seen, strides)
-        self._settle_whole(seen)
-        found = layout(seen)
-        same = found is not None and same_layout(seen.shape, found, strides)
-        return seen if same else self.copy(seen, strides)
+            return self.copy(view, strides)
+        self._settle_whole(view)
+        found = layout(view)
+        same = found is not None and same_layout(view.shape, found, strides)
+        return view if same else self.copy(view, strides)
 
-    def in_order(self, seen: View, strides: Shape) -> View:
+    def in_order(self, view: View, strides: Shape) -> View:
         """Stores a value so that its strides have the same order as these, or copies it."""
-        if len(seen.shape) < 2:
-            return seen
-        self._settle_whole(seen)
-        settled = seen.box.buffer is not None and seen.box.buffer.strides is not None
-        found = layout(seen) if settled else None
-        return seen if found and _ordered(seen.shape, found, strides) else self.exactly(seen, strides)
+        if len(view.shape) < 2:
+            return view
+        self._settle_whole(view)
+        settled = view.box.buffer is not None and view.box.buffer.strides is not None
+        found = layout(view) if settled else None
+        return view if found and _ordered(view.shape, found, strides) else self.exactly(view, strides)
 
-    def hint(self, seen: View) -> None:
+    def hint(self, view: View) -> None:
         """Stores an expression that reads more than one tensor (`StorageBox.realize_hint`)."""
-        box = seen.box
+        box = view.box
         if box.buffer is None and sum(any(access[0]) for _, access in box.reads) > 1:
             self.store(box)
 
-    def reused(self, seen: View, readers: int) -> None:
-        if self.is_stored_for(seen.box, readers, by_graph=False):
-            self.store(seen.box)
+    def store_if_reused(self, view: View, readers: int) -> None:
+        if self.is_stored_for(view.box, readers, by_graph=False):
+            self.store(view.box)
 
     def is_stored_for(self, box: Box, readers: int, *, by_graph: bool = True) -> bool:
         """Says whether an expression is too large for several readers (`StorageBox.should_realize_on_reuse`).
@@ -152,11 +153,11 @@ class Stores:
             len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)
         )
 
-    def limit(self, seen: View) -> None:
+    def limit(self, view: View) -> None:
         """Stores an expression that has many reads or operations. One that reads a single tensor may be larger."""
-        self.hint(seen)
-        if seen.box.buffer is None and seen.plain and self.has_many(seen.box, rules.MAX_INLINED_OPS):
-            self.store(seen.box)
+        self.hint(view)
+        if view.box.buffer is None and view.is_whole and self.has_many(view.box, rules.MAX_INLINED_OPS):
+            self.store(view.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
         """Says whether an expression has more operations than a threshold."""
@@ -178,20 +179,20 @@ class Stores:
         """Counts the operations that compute these values."""
         return sum(self._weights[v].operations for v in ops)
 
-    def shown(self, of: View, shape: Shape, access: Access) -> View:
+    def take_view(self, view: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
-        if of.box.buffer is not None and (of.stored or of.plain):
-            self.settle(of.box.buffer)
-            return View(of.box, shape, access, stored=True)
-        return View(of.box, shape, access)
+        if view.box.buffer is not None and (view.stored or view.is_whole):
+            self.settle(view.box.buffer)
+            return View(view.box, shape, access, stored=True)
+        return View(view.box, shape, access)
 
-    def broadcast(self, seen: View, shape: Shape) -> View:
-        if seen.shape == shape:
-            return seen
-        if not broadcasts(seen.shape, shape):
-            return View(seen.box, shape, (tuple(opaque(n, seen.box.value, i) for i, n in enumerate(shape)), 0))
-        self.reused(seen, prod(shape) // max(prod(seen.shape), 1))
-        return self.shown(seen, shape, (expanded(seen.access[0], seen.shape, shape), seen.access[1]))
+    def broadcast(self, view: View, shape: Shape) -> View:
+        if view.shape == shape:
+            return view
+        if not broadcasts(view.shape, shape):
+            return View(view.box, shape, (tuple(opaque(n, view.box.value, i) for i, n in enumerate(shape)), 0))
+        self.store_if_reused(view, prod(shape) // max(prod(view.shape), 1))
+        return self.take_view(view, shape, (expanded(view.access[0], view.shape, shape), view.access[1]))
 
 
 @dataclass(slots=True)
@@ -204,32 +205,32 @@ class Draft:
     heavy: bool = False
     indices: dict[Access, None] = field(default_factory=dict[Access, None])
 
-    def take(self, seen: View) -> None:
-        merged(self.reads, self.stores.loads(seen))
-        self.note(seen)
+    def take(self, view: View) -> None:
+        merged(self.reads, self.stores.loads(view))
+        self.note(view)
 
-    def note(self, seen: View) -> None:
+    def note(self, view: View) -> None:
         """Adds what a value computes to the expression, without its reads."""
-        if seen.inlined:
-            box = seen.box
+        if view.inlined:
+            box = view.box
             self.ops |= box.ops
             self.heavy |= box.heavy
             for index in box.indices:
-                self.indices[through(seen.access, index)] = None
+                self.indices[through(view.access, index)] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
-        return View.whole(box)
+        return View.of_box(box)
 
 
-def layout(seen: View) -> Shape | None:
-    buffer = seen.box.buffer
+def layout(view: View) -> Shape | None:
+    buffer = view.box.buffer
     assert buffer is not None
-    dims, _ = through(seen.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
-    return strides_of(dims, seen.shape)
+    dims, _ = through(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
+    return strides_of(dims, view.shape)
 
 
-def _ordered(shape: Shape, found: Shape, wanted: Shape) -> bool:
+def _ordered(shape: Shape, strides_now: Shape, order: Shape) -> bool:
     real = [i for i, n in enumerate(shape) if n != 1]
-    strides = [found[i] for i in sorted(real, key=lambda i: wanted[i])]
+    strides = [strides_now[i] for i in sorted(real, key=lambda i: order[i])]
     return strides == sorted(strides)

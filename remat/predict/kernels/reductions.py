@@ -43,8 +43,8 @@ def reduction(lowering: Lowering, call: Call) -> View | None:
 
 def _over(lowering: Lowering, call: Call, of: Sequence[View], shape: Shape) -> View:
     draft = Draft(lowering.stores, {call.position})
-    for seen in of:
-        draft.take(lowering.stores.broadcast(seen, shape))
+    for view in of:
+        draft.take(lowering.stores.broadcast(view, shape))
     return draft.done(call.position, shape, of[0].box.itemsize)
 
 
@@ -66,7 +66,7 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     return View.of_buffer(buffer)
 
 
-def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], kept: int) -> Loop:
+def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_outer: int) -> Loop:
     def turned(access: Access) -> Access:
         return tuple(access[0][i] for i in order), access[1]
 
@@ -74,7 +74,7 @@ def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], kept:
     ops = of.box.ops if of.inlined else frozenset[int]()
     indices = tuple(turned(through(of.access, index)) for index in of.box.indices) if of.inlined else ()
     sizes = tuple(of.shape[i] for i in order)
-    return Loop(ops | {call.position}, reads, [], sizes[:kept], sizes[kept:], indices)
+    return Loop(ops | {call.position}, reads, [], sizes[:num_outer], sizes[num_outer:], indices)
 
 
 @cache
@@ -100,26 +100,29 @@ def _reduce(
 
 def _first_parts(lowering: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str) -> Loop:
     size = -(-prod(loop.reduced) // parts)
-    kept, sizes = len(loop.sizes), (*loop.sizes, parts)
+    num_outer, sizes = len(loop.sizes), (*loop.sizes, parts)
 
     def cut(access: Access) -> Access:
-        dims = access[0][kept:]
+        dims = access[0][num_outer:]
         flat = reshaped(dims, (prod(loop.reduced),))[0] if len(dims) != 1 else dims[0]
         if len(flat) == 1 and flat[0][1] >= 0:  # the last part may be smaller
-            return (*access[0][:kept], ((parts, flat[0][1] * size),), ((size, flat[0][1]),)), access[1]
+            return (*access[0][:num_outer], ((parts, flat[0][1] * size),), ((size, flat[0][1]),)), access[1]
         pieces = reshaped(dims, (parts, size)) if prod(loop.reduced) == parts * size else ()
         if pieces and all(s >= 0 for digits in pieces for _, s in digits):
-            return (*access[0][:kept], *pieces), access[1]
+            return (*access[0][:num_outer], *pieces), access[1]
         steps = [(n, abs(led_to(dims, first))) for n, first in ((parts, size), (size, 1))]
-        return (*access[0][:kept], *(uneven(n, step, i, dims, parts) for i, (n, step) in enumerate(steps))), access[1]
+        return (
+            *access[0][:num_outer],
+            *(uneven(n, step, i, dims, parts) for i, (n, step) in enumerate(steps)),
+        ), access[1]
 
     reads: Reads = {(buffer, cut(access)): times for (buffer, access), times in loop.reads.items()}
     indices = tuple(cut(index) for index in loop.indices)
     # A variance in parts is a mean, a sum of squares, and a count.
-    made = [Buffer(like.value, sizes, like.itemsize) for _ in range(3 if how.startswith("var") else results)]
+    partial = [Buffer(like.value, sizes, like.itemsize) for _ in range(3 if how.startswith("var") else results)]
     unsplit = (prod(loop.sizes), prod(loop.reduced))
-    _reduce(lowering, Loop(loop.values, reads, [], sizes, (size,), indices), made, how, unsplit)
-    whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in made}
+    _reduce(lowering, Loop(loop.values, reads, [], sizes, (size,), indices), partial, how, unsplit)
+    whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in partial}
     return Loop(loop.values, whole, [], loop.sizes, (parts,))
 
 
@@ -133,12 +136,12 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
         loads = lowering.stores.loads(View(of.box, of.shape, (thin, start + shift), of.stored))
         terms.add(frozenset(loads))
-        for (buffer, (seen, first)), times in loads.items():
-            merged(draft.reads, {(buffer, (_without(seen, axes, shape), first)): times})
+        for (buffer, (index_map, first)), times in loads.items():
+            merged(draft.reads, {(buffer, (_without(index_map, axes, shape), first)): times})
     operations = lowering.stores.operations(of.box.ops if of.inlined else ())
     lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
     draft.note(View(of.box, of.shape, (thin, start), of.stored))
-    draft.indices = {(_without(seen, axes, shape), first): None for seen, first in draft.indices}
+    draft.indices = {(_without(index_map, axes, shape), first): None for index_map, first in draft.indices}
     return draft.done(call.position, shape, itemsize)
 
 
@@ -161,7 +164,7 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
         variance = _over(lowering, call, (reduced_over(lowering, call, squares, axes, shape, itemsize),), shape)
         if shape != keep:
             dims = _without(mean.access[0], axes, shape)
-            mean = lowering.stores.shown(mean, shape, (dims, 0))
+            mean = lowering.stores.take_view(mean, shape, (dims, 0))
     else:
         kept = [i for i in range(len(of.shape)) if i not in axes]
         loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
@@ -181,11 +184,11 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
     return None
 
 
-def _element(seen: View, one: Call) -> View:
-    seen.box.value = one.position
-    if seen.box.buffer is not None:
-        seen.box.buffer.value = one.position
-    return seen
+def _element(view: View, one: Call) -> View:
+    view.box.value = one.position
+    if view.box.buffer is not None:
+        view.box.buffer.value = one.position
+    return view
 
 
 def _written(shape: Shape, sizes: Shape) -> Dims:

@@ -32,7 +32,7 @@ class Scheduler(ABC, Generic[N, G]):
         for loop in loops:
             decide_layout(loop)
         loops = _alive(loops)
-        self._made: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
+        self._writer_of: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
         self.number = _placed(nests)
@@ -40,12 +40,12 @@ class Scheduler(ABC, Generic[N, G]):
         for nest in nests:
             for buffer, _, _ in nest.reads:
                 self._readers[buffer] = self._readers.get(buffer, 0) | 1 << nest.index
-                made = self._made.get(buffer)
-                if made is not None:
-                    nest.ancestors |= nests[made].ancestors | 1 << made
+                writer = self._writer_of.get(buffer)
+                if writer is not None:
+                    nest.ancestors |= nests[writer].ancestors | 1 << writer
         self._read_once = {
             buffer: (buffer.itemsize, prod(buffer.shape), loops[i].unaligned)
-            for buffer, i in self._made.items()
+            for buffer, i in self._writer_of.items()
             if self.readers(buffer).bit_count() + buffer.output == 1
         }
         """What one nest alone reads, with what decides who can use the same memory later."""
@@ -91,7 +91,7 @@ class Scheduler(ABC, Generic[N, G]):
         return buffer.output or bool(self.readers(buffer) & ~group.members)
 
     def readers(self, buffer: Buffer) -> int:
-        """Returns the nests that read a buffer, as bits."""
+        """Returns the loop nests that read a buffer, as a bit mask over their indices."""
         return self._readers.get(buffer, 0)
 
     def _round(self, groups: list[G]) -> list[G]:
@@ -179,7 +179,7 @@ class Scheduler(ABC, Generic[N, G]):
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
         def needed(group: G) -> list[G]:
-            return [self._group_of[self._made[buffer]] for buffer in self.needs(group)]
+            return [self._group_of[self._writer_of[buffer]] for buffer in self.needs(group)]
 
         return with_needs_first(sorted(dict.fromkeys(groups), key=lambda group: group.first), needed)
 

@@ -17,25 +17,25 @@ from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 def eager_strides(calls: list[Call]) -> list[Shape]:
     """Finds the strides of every value, in elements."""
-    found: list[Shape] = []
+    strides: list[Shape] = []
     for call in calls:
-        found.append(_strides(call, calls, found))
-    return found
+        strides.append(_strides(call, calls, strides))
+    return strides
 
 
-def strides_after(calls: list[Call], eager: list[Shape], known: Mapping[int, Shape]) -> list[Shape]:
+def strides_after(calls: list[Call], eager: list[Shape], other_strides: Mapping[int, Shape]) -> list[Shape]:
     """Finds the strides that follow from those of some values, where these are not eager's."""
-    found = list(eager)
+    strides = list(eager)
     changed: set[int] = set()
     for call in calls:
         v = call.position
         after_changes = not changed.isdisjoint(call.sources)
-        if v in known or after_changes:
-            found[v] = known[v] if v in known else _strides(call, calls, found)
+        if v in other_strides or after_changes:
+            strides[v] = other_strides[v] if v in other_strides else _strides(call, calls, strides)
             # The elements of a tuple have strides by the arguments of its call.
-            if found[v] != eager[v] or (call.is_tuple and after_changes):
+            if strides[v] != eager[v] or (call.is_tuple and after_changes):
                 changed.add(v)
-    return found
+    return strides
 
 
 def channels_last(shape: Shape) -> Shape:
@@ -137,34 +137,34 @@ _LIKE_IMAGE = {
 }
 
 
-def _strides(call: Call, calls: list[Call], found: list[Shape]) -> Shape:
+def _strides(call: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
     first = call.args[0] if call.args else None
     if call.op in VIEWS and isinstance(first, Ref):
-        return _of_view(call, calls[first.position], found[first.position])
+        return _of_view(call, calls[first.position], layouts[first.position])
     if call.op == "getitem" and isinstance(first, Ref):
-        return _of_element(call, calls[first.position], calls, found)
+        return _of_element(call, calls[first.position], calls, layouts)
     asked = call.kwargs.get("memory_format", (0, ""))[1] if call.op == "aten.clone" else ""
     if call.op in OPERATIONS and asked in ("", "preserve_format"):
-        return _elementwise(call.shape, [(calls[u].shape, found[u]) for u in call.refs])
-    last = asked == "channels_last" or _like_images(call, calls, found)
+        return _elementwise(call.shape, [(calls[u].shape, layouts[u]) for u in call.refs])
+    last = asked == "channels_last" or _like_images(call, calls, layouts)
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
-def _like_images(call: Call, calls: list[Call], found: list[Shape]) -> bool:
+def _like_images(call: Call, calls: list[Call], layouts: list[Shape]) -> bool:
     if call.op == "aten.cat":
-        return all(is_channels_last(calls[u].shape, found[u]) for u in call.refs)
+        return all(is_channels_last(calls[u].shape, layouts[u]) for u in call.refs)
     arguments = [call.args[i] for i in _LIKE_IMAGE.get(call.op, ())]
     images = [argument.position for argument in arguments if isinstance(argument, Ref)]
-    return any(is_channels_last(calls[u].shape, found[u]) for u in images)
+    return any(is_channels_last(calls[u].shape, layouts[u]) for u in images)
 
 
 def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
     try:
-        seen = view_access(call, of.shape, (strided(of.shape, strides), 0))
+        access = view_access(call, of.shape, (strided(of.shape, strides), 0))
     except (IndexError, TypeError, ValueError):  # the call is not recorded: `Lowering.run` refuses it if it matters
-        seen = None
-    known = strides_of(seen[0], call.shape) if seen is not None and len(seen[0]) == len(call.shape) else None
-    return contiguous_strides(call.shape) if known is None else known
+        access = None
+    own = strides_of(access[0], call.shape) if access is not None and len(access[0]) == len(call.shape) else None
+    return contiguous_strides(call.shape) if own is None else own
 
 
 # Attention, whose results have the heads next to the features, whatever their shape says.
@@ -178,14 +178,14 @@ _HEADS_INSIDE_ON_GPUS = (
 )
 
 
-def _of_element(call: Call, of: Call, calls: list[Call], found: list[Shape]) -> Shape:
+def _of_element(call: Call, of: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
     if of.op in ("aten.split", "aten.split_with_sizes", "aten.unbind") and isinstance(of.args[0], Ref):
         parent = of.args[0].position
         if len(calls[parent].shape) == len(call.shape):
-            return found[parent]
+            return layouts[parent]
         dim = positive(of.arg(1, "dim", 0), len(calls[parent].shape))
-        return found[parent][:dim] + found[parent][dim + 1 :]
-    if _like_images(of, calls, found):
+        return layouts[parent][:dim] + layouts[parent][dim + 1 :]
+    if _like_images(of, calls, layouts):
         return channels_last(call.shape)
     inside = len(call.shape) >= 3 if of.op.startswith(_HEADS_INSIDE) else len(call.shape) == 4
     if of.op.startswith((_HEADS_INSIDE, *_HEADS_INSIDE_ON_GPUS)) and inside:

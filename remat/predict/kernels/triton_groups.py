@@ -23,10 +23,10 @@ class TritonGroup(LoopGroup):
 
     nests: list[TritonNest]
 
-    def __init__(self, nests: list[TritonNest], made: Mapping[Buffer, int]) -> None:
-        super().__init__([*nests], made)
+    def __init__(self, nests: list[TritonNest], writer_of: Mapping[Buffer, int]) -> None:
+        super().__init__([*nests], writer_of)
         self.nests = nests
-        self._made = made
+        self._writer_of = writer_of
         self.kept, self.reduced_points = prod(self.sizes), prod(self.reduced)
 
     @cached_property
@@ -52,7 +52,7 @@ class TritonGroup(LoopGroup):
     def walk_as(self, nests: list[TritonNest]) -> None:
         for name in ("tiling", "last_access", "extent"):
             self.__dict__.pop(name, None)
-        TritonGroup.__init__(self, nests, self._made)
+        TritonGroup.__init__(self, nests, self._writer_of)
 
     def reorder(self, own: Dep, other: Dep) -> bool:
         """Reorders its loops so that one access walks like that of another group; returns whether it could."""

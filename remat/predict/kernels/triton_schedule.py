@@ -24,7 +24,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         return triton_nest_of(loop, index)
 
     def _group(self, nests: list[TritonNest]) -> TritonGroup:
-        return TritonGroup(nests, self._made)
+        return TritonGroup(nests, self._writer_of)
 
     def groups(self) -> list[TritonGroup]:
         """Lists the groups. After the rounds, one more looks for pairs that only walk differently."""
@@ -46,10 +46,10 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
                 rows, columns = self._joined(one.rows, other), one.columns
             else:
                 rows, columns = one.rows, self._joined(one.columns, other)
-            return mixed(rows, columns, self._made)
+            return mixed(rows, columns, self._writer_of)
         if can_mix(one, other):
-            return mixed(one, other, self._made)
-        return TritonGroup([*one.nests, *other.nests], self._made)
+            return mixed(one, other, self._writer_of)
+        return TritonGroup([*one.nests, *other.nests], self._writer_of)
 
     def _score(self, one: TritonGroup, other: TritonGroup) -> tuple[int, int, int]:
         alike, _, near = super()._score(one, other)
@@ -127,6 +127,6 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
                 if dep[0] in passed or not any(same_place(dep, write) for write in one.writes):
                     return False
                 passed.add(dep[0])
-            elif self._group_of[self._made[dep[0]]].ancestors & one.members:
+            elif self._group_of[self._writer_of[dep[0]]].ancestors & one.members:
                 return False
         return True

@@ -44,8 +44,8 @@ class Lifetimes:
         n, graph = len(facts), facts.graph
         steps = len(order.forward) + len(order.backward)
         away = np.zeros(n, np.bool_) if offloaded is None else offloaded[graph.base] & order.saved
-        kept = order.saved & ~away
-        place = _backward_storage(facts, order, kept)
+        on_device = order.saved & ~away
+        place = _backward_storage(facts, order, on_device)
         written = _written(facts, order, place)
         start, end = np.full(2 * n, steps), np.full(2 * n, -1)
         for values, at, where in (
@@ -70,7 +70,7 @@ class Lifetimes:
         hosted = np.concatenate([graph.base[away], place[away]])
         held = {
             "output": outputs,
-            "saved": graph.base[kept],
+            "saved": graph.base[on_device],
             "gradient": place[graph.gradient],
             "offloaded": hosted,
         }
@@ -90,14 +90,14 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
     return change.cumsum()[:steps]
 
 
-def _backward_storage(facts: StorageFacts, order: Order, kept: BoolArray) -> IntArray:
+def _backward_storage(facts: StorageFacts, order: Order, on_device: BoolArray) -> IntArray:
     """Returns the storage of each value in the backward pass: (n,).
 
-    That is the position of its base if the forward pass saved it, and the device `kept` it; n more if the backward pass
+    That is the position of its base if the forward pass saved it, and it stays `on_device`; n more if the backward pass
     computed it anew, or copied it back. A view lives where its parent does.
     """
     base = facts.graph.base
-    place = np.where(kept, base, base + len(facts))
+    place = np.where(on_device, base, base + len(facts))
     parent: list[int] = facts.parent.tolist()
     follows = order.recomputed | (facts.live & ~facts.tangents[base])
     for v in np.flatnonzero(follows & (facts.parent >= 0)).tolist():

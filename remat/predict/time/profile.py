@@ -73,7 +73,7 @@ class Profile(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the ceilings that were measured of this device, or measures them now."""
+        """Returns the measured limits of this device; measures them on the first call."""
         return self._roofline().device
 
     def data(self) -> str:

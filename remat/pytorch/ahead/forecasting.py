@@ -23,7 +23,7 @@ from remat.pytorch.read.capture import capture
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
 from remat.pytorch.run.on_device import bytes_of, plan_on_device, trained
 from remat.pytorch.seam.compilations import name_of
-from remat.pytorch.seam.held import held_tensors
+from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import tree_leaves
 
 NOTHING_RECOMPUTED = "nothing recomputed"
@@ -72,7 +72,7 @@ def forecast(
     models = [find_costmodel(one) for one in given]
     check_time_limit(time_limit_s)
     graph = capture(model, *args, device=device, **kwargs)
-    held = held_tensors(model, (args, kwargs))
+    held = reachable_tensors(model, (args, kwargs))
     _check_found(model, held, graph)
     parameters = [tensor for tensor in held if isinstance(tensor, nn.Parameter)]
     buffers = [tensor for tensor in held if not isinstance(tensor, nn.Parameter)]

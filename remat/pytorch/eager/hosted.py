@@ -22,12 +22,12 @@ class Hosted:
 
     Args:
         results: position of an operator in the region -> which of its results are offloaded. Its others are kept.
-        kept: positions of the operators whose results torch keeps: they do not run again.
+        kept_positions: those of the operators whose results torch keeps: they do not run again.
     """
 
-    def __init__(self, results: Mapping[int, Container[int]], kept: Container[int]) -> None:
-        self._results, self._kept = results, kept
-        self._held: dict[int, tuple[list[tuple[Any, torch.device | None]], Any]] = {}
+    def __init__(self, results: Mapping[int, Container[int]], kept_positions: Container[int]) -> None:
+        self._results, self._kept = results, kept_positions
+        self._contents: dict[int, tuple[list[tuple[Any, torch.device | None]], Any]] = {}
 
     def forward(self) -> TorchDispatchMode:
         """Returns a mode that copies to the host, for the forward pass."""
@@ -39,14 +39,14 @@ class Hosted:
 
     def result(self, position: int, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operator, or copies back what it returned in the forward pass."""
-        if position in self._held:
-            leaves, structure = self._held[position]
+        if position in self._contents:
+            leaves, structure = self._contents[position]
             return tree_unflatten([_to_device(leaf, device) for leaf, device in leaves], structure)
         result = func(*args, **kwargs)
         if position in self._results:
             leaves, structure = tree_flatten(result)
             hosted = self._results[position]
-            self._held[position] = [_to_host(leaf, i in hosted) for i, leaf in enumerate(leaves)], structure
+            self._contents[position] = [_to_host(leaf, i in hosted) for i, leaf in enumerate(leaves)], structure
         return result
 
 
@@ -73,11 +73,11 @@ def _to_host(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
         return leaf, None
     if not hosted:
         return leaf.detach(), None
-    held = torch.empty_like(leaf, device="cpu", pin_memory=leaf.is_cuda)
-    return held.copy_(leaf, non_blocking=True), leaf.device
+    copy = torch.empty_like(leaf, device="cpu", pin_memory=leaf.is_cuda)
+    return copy.copy_(leaf, non_blocking=True), leaf.device
 
 
-def _to_device(held: Any, device: torch.device | None) -> Any:
+def _to_device(copy: Any, device: torch.device | None) -> Any:
     if device is None:
-        return held.detach() if isinstance(held, Tensor) else held
-    return torch.empty_like(held, device=device, pin_memory=False).copy_(held, non_blocking=True)
+        return copy.detach() if isinstance(copy, Tensor) else copy
+    return torch.empty_like(copy, device=device, pin_memory=False).copy_(copy, non_blocking=True)

@@ -65,7 +65,7 @@ class Observed:
 
     graph: Graph
     recording: Recording
-    found: Correspondence
+    correspondence: Correspondence
 
     @classmethod
     def of(cls, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Observed:
@@ -75,8 +75,8 @@ class Observed:
         expansions = expand(recording.calls)
 
         def visit(joint_graph: Any, node_info: Any, num_fwd_outputs: int) -> None:
-            found = Correspondence.of(joint_graph, node_info, recording.calls, expansions)
-            observed.append(cls(extract(joint_graph, node_info, num_fwd_outputs), recording, found))
+            correspondence = Correspondence.of(joint_graph, node_info, recording.calls, expansions)
+            observed.append(cls(extract(joint_graph, node_info, num_fwd_outputs), recording, correspondence))
 
         visit_joint_graphs(visit, model_or_fn, *args, **kwargs)
         if len(observed) > 1:
@@ -88,16 +88,16 @@ class Observed:
 
     def policy(self, plan: Plan) -> SelectivePolicy:
         legal_choice(self.graph, plan)
-        return _Export(self.graph, plan, self.recording, self.found).policy()
+        return _Export(self.graph, plan, self.recording, self.correspondence).policy()
 
 
 class _Export:
-    def __init__(self, graph: Graph, plan: Plan, recording: Recording, found: Correspondence) -> None:
+    def __init__(self, graph: Graph, plan: Plan, recording: Recording, correspondence: Correspondence) -> None:
         self.graph = graph
         self.plan = plan
         self.calls = recording.calls
         self.repeated = recording.repeated
-        self.found = found
+        self.correspondence = correspondence
         self.left_out: dict[str, str] = {}
         self.last_write = {storage: i for i, call in enumerate(self.calls) for storage in call.written}
 
@@ -110,7 +110,7 @@ class _Export:
             if why:
                 self.left_out[name] = why
                 continue
-            for position, _ in self.found.returned[self._base(name)]:
+            for position, _ in self.correspondence.returned[self._base(name)]:
                 chosen.setdefault(position, []).append(name)
         self._draw_again(chosen)
         again = [i for i in range(self.repeated) if i not in chosen]
@@ -127,17 +127,19 @@ class _Export:
         return self.graph.names[int(self.graph.base[self.graph.index[name]])]
 
     def _why_not(self, base: str) -> str | None:
-        for position, content in self.found.returned.get(base, []):
+        for position, content in self.correspondence.returned.get(base, []):
             call = self.calls[position]
             if content not in call.created:
                 return f"{call.op} computes it in place"
             writes = [self.last_write.get(storage, position) for storage, _ in call.created]
             if max(writes) > position:
                 return f"results of {call.op} are overwritten by {self.calls[max(writes)].op}"
-        if base in self.found.returned:
+        if base in self.correspondence.returned:
             return None
-        if base in self.found.inside:
-            return f"computed inside {self.calls[self.found.inside[base]].op}, which eager runs as one operator"
+        if base in self.correspondence.inside:
+            return (
+                f"computed inside {self.calls[self.correspondence.inside[base]].op}, which eager runs as one operator"
+            )
         if "seed" in self.graph.ops[self.graph.index[base]]:
             return "a seed of the compiler's; a checkpoint puts the random number generator back instead"
         return "no operator of the eager forward pass returns it"
@@ -156,9 +158,9 @@ class _Export:
         call = self.calls[position]
         sizes = {content[0]: result.storage_bytes for content, result in call.created.items()}
         # Of equal calls, the plan asked for the memory of one.
-        first = [self.found.returned[self._base(name)][0] for name in values]
+        first = [self.correspondence.returned[self._base(name)][0] for name in values]
         asked = {content[0] for at, content in first if at == position}
-        away_of = [self.found.returned[name] for name in values if name in self.plan.offloaded]
+        away_of = [self.correspondence.returned[name] for name in values if name in self.plan.offloaded]
         away = {content[0] for places in away_of for _, content in places}
         along = sum(size for storage, size in sizes.items() if storage not in asked | away)
         hosted = tuple(i for i, result in enumerate(call.results) if result and result.content[0] in away)
@@ -167,10 +169,10 @@ class _Export:
 
     def _idle(self, again: Iterable[int]) -> tuple[str, ...]:
         computes: dict[int, set[str]] = {}
-        for name, places in self.found.returned.items():
+        for name, places in self.correspondence.returned.items():
             for position, _ in places:
                 computes.setdefault(position, set()).add(name)
-        for name, position in self.found.inside.items():
+        for name, position in self.correspondence.inside.items():
             computes.setdefault(position, set()).add(name)
         wanted = {self._base(name) for name in (*self.plan.recomputed, *self.left_out)}
         idle = [i for i in again if i in computes and not computes[i] & wanted]

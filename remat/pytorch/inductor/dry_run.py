@@ -67,9 +67,10 @@ def copied(graph: fx.Graph) -> fx.Graph:
 
 
 def can_dry_run(graph: fx.Graph) -> bool:
-    """Returns whether all that `graph` does is known here: fixed sizes, and no operator with a graph of its own.
+    """Returns whether Inductor can schedule a copy of `graph` alone.
 
-    What gives one value, and no list of them, is the body of such an operator: a condition, or a function of scores.
+    It can if all sizes are fixed, and no operator has a graph of its own. A graph that returns one value instead of a
+    list is the body of such an operator (a branch of a condition, or a function of attention scores), and has to wait.
     """
     *nodes, end = graph.nodes
     return isinstance(end.args[0], (tuple, list)) and all(_is_plain(node) for node in nodes)

@@ -5,9 +5,9 @@ duplicated, as long as it does not write the value to memory. It does so where a
 (`realize_reads_threshold`, `realize_acc_reads_threshold`, `realize_opcount_threshold` in its settings); on CPUs
 where an `exp`, `log`, `sigmoid` or `tanh` has several users; and where it must, since a reduction in another
 order, a matrix product or the caller reads it. Every other kernel then reads it, too. That is where this
-pass helps: with figure 4 of the paper on CPU; with what normalizations and gates compute backward, of which
-several reductions read the same gradient. Transformers leave it next to nothing: nearly all that is large
-there goes to a matrix product. Run on CPU, with torch 2.13.
+pass helps: for figure 4 of the paper on a CPU, and for the backward passes of normalizations and gates, where several
+reductions read the same gradient. It hardly helps transformers: nearly all large values there are read by matrix
+products. This was measured on a CPU, with torch 2.13.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class DuplicateAcrossKernels(CustomGraphPass):
         if not can_dry_run(graph):
             return
         try:
-            whole, again = _decided(graph)
+            fused_pass, again = _decided(graph)
         except UnsupportedTorch:
             raise
         except Exception as error:  # a step that trains without this must not fail with it
             message = f"DuplicateAcrossKernels leaves a graph as it is: {type(error).__name__}: {error}"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
             return
-        duplicate(graph, whole, again)
+        duplicate(graph, fused_pass, again)
 
     def uuid(self) -> str:
         """Returns the key for Inductor's caches: the code of `remat` alone."""
@@ -76,18 +76,18 @@ class DuplicateAcrossKernels(CustomGraphPass):
 
 def _decided(graph: fx.Graph) -> tuple[Pass, dict[int, frozenset[int]]]:
     kernels = dry_run(graph)
-    whole = pass_of(graph, kernels)
-    again = recompute_across(whole).again
-    readers = [k for k, values in enumerate(again) if values]
-    return whole, {k: again[k] for k in _Trials(graph, whole, again, kernels).keep(readers)}
+    fused_pass = pass_of(graph, kernels)
+    recomputed = recompute_across(fused_pass).again
+    readers = [k for k, values in enumerate(recomputed) if values]
+    return fused_pass, {k: recomputed[k] for k in _Trials(graph, fused_pass, recomputed, kernels).keep(readers)}
 
 
 # All readers are tried at once, then each half by itself, and so on.
 class _Trials:
     def __init__(
-        self, graph: fx.Graph, whole: Pass, again: Sequence[frozenset[int]], kernels: Sequence[InductorKernel]
+        self, graph: fx.Graph, fused_pass: Pass, recomputed: Sequence[frozenset[int]], kernels: Sequence[InductorKernel]
     ) -> None:
-        self.graph, self.whole, self.again = graph, whole, again
+        self.graph, self.fused_pass, self.recomputed = graph, fused_pass, recomputed
         self.bytes, self.launches = sum(kernel.bytes for kernel in kernels), len(kernels)
         self.kept: list[int] = []
         self.failures_left = _MOST_TRIALS
@@ -98,7 +98,7 @@ class _Trials:
             return self.kept
         trial = copied(self.graph)
         trial.owning_module = self.graph.owning_module
-        duplicate(trial, self.whole, {k: self.again[k] for k in (*self.kept, *readers)})
+        duplicate(trial, self.fused_pass, {k: self.recomputed[k] for k in (*self.kept, *readers)})
         kernels = dry_run(trial)
         count = sum(kernel.bytes for kernel in kernels)
         if count < self.bytes and len(kernels) <= self.launches:
@@ -124,27 +124,27 @@ def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
     return Pass.of_accesses(facts, made)
 
 
-def duplicate(graph: fx.Graph, whole: Pass, again: Mapping[int, frozenset[int]]) -> None:
-    """Rewrites `graph` so that each group of `again` computes these values itself.
+def duplicate(graph: fx.Graph, fused_pass: Pass, recomputed: Mapping[int, frozenset[int]]) -> None:
+    """Rewrites `graph` so that each group of `recomputed` computes these values itself.
 
     What only the group computes reads the copies. What it shares with others, since it is inlined in them as
     well, and views in between, are copied, too. What nobody reads any more is removed.
 
     Args:
-        again: of each group, the values of others that it is to compute itself.
+        recomputed: of each group, the values of others that it is to compute itself.
     """
-    rewriting = _Rewriting(graph, whole)
-    for k, values in again.items():
+    rewriting = _Rewriting(graph, fused_pass)
+    for k, values in recomputed.items():
         rewriting.give(k, values)
-    for v in sorted(frozenset[int]().union(*again.values()), reverse=True):
+    for v in sorted(frozenset[int]().union(*recomputed.values()), reverse=True):
         if not rewriting.nodes[v].users:
             graph.erase_node(rewriting.nodes[v])
 
 
 # Each copy stands right before the node that reads it.
 class _Rewriting:
-    def __init__(self, graph: fx.Graph, whole: Pass) -> None:
-        self.graph, self.whole = graph, whole
+    def __init__(self, graph: fx.Graph, fused_pass: Pass) -> None:
+        self.graph, self.fused_pass = graph, fused_pass
         self.nodes: list[fx.Node] = list(graph.nodes)[:-1]
         self.operands = {node: node.all_input_nodes for node in self.nodes}
         self.original: dict[fx.Node, fx.Node] = {}
@@ -153,13 +153,13 @@ class _Rewriting:
     # the group that has the original. In one kernel equal expressions are computed once. Where that would be too many
     # copies, the readers share one.
     def give(self, k: int, values: frozenset[int]) -> None:
-        group = self.whole.groups[k]
-        others = frozenset[int]().union(*(other.values for j, other in enumerate(self.whole.groups) if j != k))
+        group = self.fused_pass.groups[k]
+        others = frozenset[int]().union(*(other.values for j, other in enumerate(self.fused_pass.groups) if j != k))
         private = group.writes | (group.values - others)
         sizes: dict[fx.Node, int] = {}  # what is copied, and how many copies one of it takes, operands included
         readers: list[fx.Node] = []
         for v, node in enumerate(self.nodes):
-            is_view = self.whole.bases[v] != v
+            is_view = self.fused_pass.bases[v] != v
             below = [sizes[operand] for operand in self.operands[node] if operand in sizes]
             if v in private and not is_view and below:
                 readers.append(node)

@@ -134,7 +134,7 @@ class Scheduled:
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = self.joint_graph.partitioned(saved)
-        add_copies(self.graph, plan, forward, backward, self.joint_graph.num_fwd_outputs, beside=self.copy_stream)
+        add_copies(self.graph, plan, forward, backward, self.joint_graph.num_fwd_outputs, copy_stream=self.copy_stream)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
         forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self.joint_graph.num_fwd_outputs]
         backward.graph.output_node().meta["user_visible_output_idxs"] = []

@@ -86,7 +86,7 @@ def verdicts(
     """
     try:
         expected = eager()
-        said = {name: _verdict(seen, expected, "eager", tolerance) for name, seen in outcomes.items()}
+        said = {name: _verdict(actual, expected, "eager", tolerance) for name, actual in outcomes.items()}
         apart = [name for name, verdict in said.items() if verdict["error"]]
         if expected.drew and apart:
             reference, run = compiled
@@ -99,8 +99,8 @@ def verdicts(
     return said
 
 
-def _verdict(seen: Outcome, expected: Outcome, reference: str, tolerance: float) -> dict[str, Any]:
-    error, where = seen.difference(expected)
+def _verdict(actual: Outcome, expected: Outcome, reference: str, tolerance: float) -> dict[str, Any]:
+    error, where = actual.difference(expected)
     wrong = f"wrong: {where} is off by {error:.2g} from {reference}, above the tolerance of {tolerance:g}"
     return {"relative_error": error, "compared_with": reference, "error": wrong if error > tolerance else ""}
 
@@ -114,13 +114,13 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def _relative_error(seen: Tensor, expected: Tensor, floor: float) -> float:
-    if seen.shape != expected.shape:
+def _relative_error(actual: Tensor, expected: Tensor, floor: float) -> float:
+    if actual.shape != expected.shape:
         return math.inf
-    if not seen.numel():
+    if not actual.numel():
         return 0.0
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    a, b = seen.to(wide), expected.to(wide)
+    a, b = actual.to(wide), expected.to(wide)
     same = (a == b) | (a.isnan() & b.isnan())
     error = (a - b).abs().masked_fill(same, 0)
     if not bool(error.isfinite().all()):

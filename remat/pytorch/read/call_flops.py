@@ -29,14 +29,14 @@ def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Ope
         ]
     )
     flops = np.where(calls, values.elements, 0)
-    known: dict[tuple[Any, ...], int] = {}
+    cache: dict[tuple[Any, ...], int] = {}
     factors = [_LEFT_FACTOR.get(target) for target in ops.targets]
     numbers: list[int] = ops.number.tolist()
     positions: list[int] = np.flatnonzero(counted).tolist()
     for i in positions:
         # What torch's formula of a matrix product takes 20 us for is one line here.
         if (factor := factors[numbers[i]]) is None:
-            flops[i] = _flops(nodes[i], values.shapes[i], known)
+            flops[i] = _flops(nodes[i], values.shapes[i], cache)
         else:
             left: Any = nodes[i].args[factor]
             flops[i] *= 2 * values.shapes[position[left]][-1]
@@ -47,7 +47,7 @@ def _formula(target: Any) -> Any:
     return flop_registry.get(getattr(target, "overloadpacket", target))
 
 
-def _flops(node: fx.Node, shape: tuple[int, ...], known: dict[tuple[Any, ...], int]) -> int:
+def _flops(node: fx.Node, shape: tuple[int, ...], cache: dict[tuple[Any, ...], int]) -> int:
     target: Any = node.target
     if (formula := _formula(target)) is None:
         left, right = (shape_of(factor.meta["val"]) for factor in node.args[:2])  # type: ignore[union-attr]
@@ -55,9 +55,9 @@ def _flops(node: fx.Node, shape: tuple[int, ...], known: dict[tuple[Any, ...], i
     # A formula takes 50 us, and models repeat their layers.
     settings = [str(given) for given in (*node.args, *node.kwargs.items()) if not isinstance(given, fx.Node)]
     call = (target, shape, *settings, *(shape_of(source.meta.get("val")) for source in node.all_input_nodes))
-    if call not in known:
-        known[call] = hint(_by_formula(formula, node, node.meta.get("val")))
-    return known[call]
+    if call not in cache:
+        cache[call] = hint(_by_formula(formula, node, node.meta.get("val")))
+    return cache[call]
 
 
 _aten: Any = torch.ops.aten

@@ -12,11 +12,11 @@ from torch import fx
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.interpreter import run_uncompiled
+from remat.pytorch.read.mutated_inputs import split
 from remat.pytorch.read.other_device import for_device
-from remat.pytorch.read.split import split
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_of_errors
 from remat.pytorch.seam.fakes import in_their_mode
+from remat.pytorch.seam.inductor_lowering import run_uncompiled
 from remat.pytorch.seam.restore import put_back
 from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
 from remat.pytorch.seam.torch_partitioner import Chooser

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Container, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +24,7 @@ from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operator, Operators
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
+from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
 # Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`).
 _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
@@ -48,7 +50,7 @@ def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangen
 
 
 def values_in_their_memory(joint_graph: fx.Graph, tangents: Container[fx.Node]) -> set[fx.Node]:
-    """Finds the values that Inductor may compute in the memory of an overwritten input. Arguments as above.
+    """Finds the values that Inductor may compute in the memory of an overwritten input.
 
     They are what is copied into an input in the end, and what that was made of by operators that have an
     in-place form. Each step of such a chain may be written over by the next, though it is saved (torch 2.13).
@@ -76,6 +78,14 @@ def backward_targets(writers: Iterable[fx.Node], tangents: Container[fx.Node]) -
 
 def _target(node: fx.Node) -> list[fx.Node]:
     return node.all_input_nodes[:1] if Operator.of(node).mutates else []
+
+
+def split(
+    joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Splits a joint graph with torch's partitioner and our choice of saved values; the graph is changed in place."""
+    keep_old_values(joint_module)
+    return partition(joint_module, joint_inputs, chooser, **kwargs)
 
 
 def keep_old_values(joint_module: fx.GraphModule) -> None:

@@ -1,4 +1,4 @@
-"""Finds what each node of a graph uses, as positions."""
+"""Finds which nodes each node of a graph reads, as positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.pytorch.seam.torch_names import inputs_of
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Says what n nodes use."""
+    """Holds the uses between n nodes: which node reads which."""
 
     position: Mapping[fx.Node, int]  # of each node
     sources: Sequence[Collection[fx.Node]]  # what each of them uses, each once and in order

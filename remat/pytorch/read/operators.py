@@ -100,7 +100,7 @@ _known: dict[Any, Operator] = {}
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """Says what the operators of n nodes do; a fact is read once for each different operator."""
+    """Holds facts about the operators of n nodes; each fact is read once for every different operator."""
 
     different: Sequence[Operator]  # the operators, each once
     targets: Sequence[Any]  # what their nodes call; None where they call nothing

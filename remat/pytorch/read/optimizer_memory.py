@@ -111,11 +111,11 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
     return OptimizerMemory(state, peaks[0] + _NUMBERS, peaks[1] + _NUMBERS - state, initial)
 
 
-def optimizer_from(given: object) -> MakeOptimizer | None:
+def optimizer_from(optimizer: object) -> MakeOptimizer | None:
     """Returns what makes an optimizer: found by name with options, as it is, or None for "none"."""
-    if not isinstance(given, str):
-        return cast(MakeOptimizer | None, given)
-    return None if given == "none" else optimizer_named(given)
+    if not isinstance(optimizer, str):
+        return cast(MakeOptimizer | None, optimizer)
+    return None if optimizer == "none" else optimizer_named(optimizer)
 
 
 def optimizer_named(text: str) -> MakeOptimizer:

@@ -11,10 +11,10 @@ import torch
 from remat.errors import CaptureError, RematError
 from remat.pytorch.seam.autograd_walk import grad, no_hook
 from remat.pytorch.seam.compilations import name_of
+from remat.pytorch.seam.fake_device import Call, on_fake_device
 from remat.pytorch.seam.fakes import mode_of, owned
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import GpuSheet
-from remat.pytorch.seam.moved import Call, moved
 from remat.pytorch.seam.swap import swapped
 from remat.pytorch.seam.torch_names import DataDependentOutputException, DynamicOutputShapeException
 from remat.pytorch.seam.virtual_gpu import device_of
@@ -36,7 +36,7 @@ def for_device(
     target, enter = device_of(device)
     mode = mode_of(model_or_fn, args, kwargs)
     try:
-        with enter() as sheet, moved(model_or_fn, args, kwargs, target, mode) as call, _autograd(sheet):
+        with enter() as sheet, on_fake_device(model_or_fn, args, kwargs, target, mode) as call, _autograd(sheet):
             yield call
     except Exception as error:
         cause = _cause(error)

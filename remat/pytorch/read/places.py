@@ -40,7 +40,7 @@ _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 
 @dataclass(frozen=True)
 class Notes:
-    """Holds what is noted of each node, and keeps no node alive."""
+    """Holds what torch has noted about each node, without a reference to the nodes."""
 
     stacks: Sequence[_Stack | None]  # Dynamo's own: the modules around an operator, from the outermost; or None
     # of what autograd added, those around the operator of the forward pass; or None.

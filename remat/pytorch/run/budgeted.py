@@ -13,12 +13,11 @@ from torch import fx, nn
 
 from remat.errors import InvalidOption
 from remat.improve.peak_search import measuring_with
-from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.calls import called, compiling, counted
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import in_backward, own_errors
-from remat.pytorch.seam.inductor_lowering import compile_fx
+from remat.pytorch.seam.inductor_lowering import compile_fx, run_uncompiled
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
 

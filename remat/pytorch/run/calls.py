@@ -20,7 +20,7 @@ from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
 from remat.pytorch.run.shared_storages import Boundary, taken_and_given
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.held import held_tensors
+from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 
 
@@ -34,9 +34,9 @@ class ModelCall:
     graphs: int = 0  # how many compiled graphs have run in it so far
 
     def handed_over(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """Finds the storages, with their bytes, that other graphs of the model made for one without a gradient.
+        """Finds the inputs without a gradient that other graphs of the model computed: the bytes of each storage.
 
-        A mask, for one. With a gradient, such an input is known when the graph is compiled.
+        A mask is one. Inputs that need a gradient are known when the graph is compiled.
         """
         tensors = [value for value in inputs if isinstance(value, Tensor) and not value.requires_grad]
         given = _storages(owned(self.model, self.arguments)) if tensors else {}
@@ -45,7 +45,7 @@ class ModelCall:
 
 @dataclass
 class Compilation:
-    """Describes a graph of Dynamo's while it is compiled."""
+    """Holds what a plan of a graph depends on, while Dynamo has the graph compiled within a budget."""
 
     budget: SharedBudget
     others: bool  # whether other graphs may follow in the same step
@@ -112,7 +112,7 @@ def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> G
 
 @contextmanager
 def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[Compilation | None]:
-    """Plans what is compiled in the block as a part of the call under way, if there is one."""
+    """Makes what is compiled in the block share the budget of the call under way, if there is one."""
     call = _call.get()
     if call is None:
         yield None
@@ -123,7 +123,7 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
     given = [tensor for _, tensor in tensors]
     # With the arguments, which a graph need not read.
     limited = call.budget.cost_model.device_limits
-    alive = [*held_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
+    alive = [*reachable_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
     token = _compilation.set(Compilation(call.budget, others, given, alive, made))
     try:
         yield _compilation.get()
@@ -132,7 +132,7 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
 
 
 def counted(compiled: Callable[..., Any], piece: CompiledGraph) -> Callable[..., Any]:
-    """Makes a compiled graph tell the budget of the call when it saves values, and when they are free."""
+    """Wraps a compiled graph, so that the budget hears when a call has saved values, and when these are freed."""
 
     def run(*args: Any) -> Any:
         call = _call.get()

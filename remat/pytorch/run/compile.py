@@ -17,7 +17,6 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.argument_checks import checked_flag
 from remat.problem.costmodel import CostModel
-from remat.pytorch.read.interpreter import run_uncompiled
 from remat.pytorch.run.budgeted import compile_within
 from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.kept import under_way
@@ -27,7 +26,7 @@ from remat.pytorch.run.replay import Plans, has_symbols, plans_of
 from remat.pytorch.run.report import CompiledStep, reporting
 from remat.pytorch.run.shared_budget import SharedBudget, has_budget
 from remat.pytorch.seam.compilations import own_errors
-from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options
+from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options, run_uncompiled
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import near
 

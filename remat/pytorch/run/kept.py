@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger("remat")
 
 @dataclass
 class UnderWay:
-    """Describes a graph of Dynamo's while it is compiled."""
+    """Collects what is planned for a graph while Dynamo has it compiled, to keep it in torch's cache."""
 
     places: Sequence[Place]  # of its nodes, and of those in its regions
     # what was planned for its regions, and at last for all of it.
@@ -104,10 +104,10 @@ def keep(planned: Sequence[PlannedGraph], backward: fx.GraphModule | None) -> No
 
 
 # The values are where the model has them now; "" if one place has become two.
-def _moved(planned: PlannedGraph, before: Sequence[Place], after: Sequence[Place]) -> PlannedGraph:
+def _moved(planned: PlannedGraph, old: Sequence[Place], new: Sequence[Place]) -> PlannedGraph:
     now: dict[Place, Place] = {}
-    for old, new in zip(before, after, strict=bool(before and after)):
-        now[old] = new if now.get(old, new) == new else ("", "")
+    for place, moved in zip(old, new, strict=bool(old and new)):
+        now[place] = moved if now.get(place, moved) == moved else ("", "")
     graph = planned.graph
     places = [now.get(place, ("", "")) for place in zip(graph.modules, graph.sources, strict=True)]
     modules, sources = zip(*places, strict=True)

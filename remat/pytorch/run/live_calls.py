@@ -42,12 +42,12 @@ class LiveCalls:
 
     @property
     def shared(self) -> Shared:
-        """The storages that the calls that are alive have in common, or were handed."""
+        """Returns the storages that several live calls share, or that other graphs handed to them."""
         return self._storages.among(self._live)
 
     @property
     def handed_bytes(self) -> int:
-        """Returns the bytes that graphs have made for others and that are alive, where no plan can know."""
+        """Returns the live bytes that graphs computed for other graphs, and that no plan counts."""
         return sum(self._handed.values())
 
     def began(

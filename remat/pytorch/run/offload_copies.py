@@ -35,7 +35,7 @@ def add_copies(
     backward: fx.GraphModule,
     num_fwd_outputs: int,
     *,
-    beside: bool = False,
+    copy_stream: bool = False,
 ) -> None:
     """Makes the forward pass hand over handles of what is offloaded, and the backward pass copy it back.
 
@@ -44,7 +44,7 @@ def add_copies(
     Args:
         forward, backward: the graphs of the passes, which are changed.
         num_fwd_outputs: how many outputs of the forward graph are the model's; the others are handed over.
-        beside: copies are made beside the kernels.
+        copy_stream: copies run in a stream of their own, beside the kernels.
     """
     outputs: Any = forward.graph.output_node().args[0]
     handed = {node.name: node for node in outputs[num_fwd_outputs:] if isinstance(node, fx.Node)}
@@ -52,13 +52,15 @@ def add_copies(
     if not offloaded:
         return
     hosted = np.isin(graph.names, [*offloaded])
-    if beside:
+    if copy_stream:
         _compute_early(graph, forward)
-    handles = _copied_to_host(forward, offloaded, _places(graph, forward, hosted, backward=False, beside=beside))
+    handles = _copied_to_host(
+        forward, offloaded, _places(graph, forward, hosted, backward=False, copy_stream=copy_stream)
+    )
     moved = {offloaded[name]: handle for name, handle in handles.items()}
     new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
-    _copy_back(backward, handles, [*_places(graph, backward, hosted, backward=True, beside=beside)])
+    _copy_back(backward, handles, [*_places(graph, backward, hosted, backward=True, copy_stream=copy_stream)])
     for module in (forward, backward):
         module.recompile()
 
@@ -82,9 +84,9 @@ def _copied_to_host(
     overwrites = forward.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     end: fx.Node = next(iter(overwrites), forward.graph.output_node())
     handles: dict[str, fx.Node] = {}
-    for step, name, behind, place in places:
+    for step, name, predecessor, place in places:
         value, ends = offloaded[name], step == "copy to the host ends"
-        others = [] if behind is None else [handles[behind]]
+        others = [] if predecessor is None else [handles[predecessor]]
         is_late = end < place and (handles[name] if ends else value) < end
         if is_late:
             others = [node for node in others if node < end]
@@ -110,8 +112,8 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
     first = {name: min(found) for name, found in readers.items() if found}
     unknown = {name: reader for name, reader in first.items() if name not in due or reader < due[name]}
     early: list[_Place] = [("copied back", name, None, reader) for name, reader in unknown.items()]
-    for step, name, behind, place in (*early, *(place for place in places if place[1] not in unknown)):
-        others = [] if behind is None else [values[behind]]
+    for step, name, predecessor, place in (*early, *(place for place in places if place[1] not in unknown)):
+        others = [] if predecessor is None else [values[predecessor]]
         with backward.graph.inserting_before(place):
             if step == "copy back ends":
                 values[name] = _call(backward, FETCHED, values[name])
@@ -125,19 +127,24 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
 
 
 def _places(
-    graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, beside: bool
+    graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, copy_stream: bool
 ) -> Iterator[_Place]:
     nodes = _calls(graph, module)
-    copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, beside=beside)
+    copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, copy_stream=copy_stream)
 
-    def named(copy: Copy, place: fx.Node) -> _Place:
-        return copy.step, graph.names[copy.value], None if copy.behind is None else graph.names[copy.behind], place
+    def described(copy: Copy, place: fx.Node) -> _Place:
+        return (
+            copy.step,
+            graph.names[copy.value],
+            None if copy.predecessor is None else graph.names[copy.predecessor],
+            place,
+        )
 
     for v, node in nodes.items():
-        for copy in copies.before(v):
-            yield named(copy, node)
-    for copy in copies.left():
-        yield named(copy, module.graph.output_node())
+        for copy in copies.due_before(v):
+            yield described(copy, node)
+    for copy in copies.remaining():
+        yield described(copy, module.graph.output_node())
 
 
 def _calls(graph: Graph, module: fx.GraphModule) -> dict[int, fx.Node]:

@@ -23,7 +23,7 @@ from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
-    """Checks that one model of one graph on one rank runs, if a cost model limits the memory of a device."""
+    """Raises `InvalidOption` for a limit of a device, unless there are one model, one graph and one rank."""
     if cost_model.device_limits and (not is_alone or several_ranks()):
         raise InvalidOption(
             f"{cost_model!r} counts all that training holds, and can do so for one model of one graph on one rank. "

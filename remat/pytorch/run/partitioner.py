@@ -38,9 +38,8 @@ from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
 from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.mutated_inputs import keep_old_values
+from remat.pytorch.read.mutated_inputs import keep_old_values, split
 from remat.pytorch.read.operators import Operator, is_dropout_free
-from remat.pytorch.read.split import split
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.calls import compilation
@@ -190,7 +189,9 @@ class Partitioner(CustomPartitionerFn):
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
-            add_copies(mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], beside=self.copy_stream)
+            add_copies(
+                mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], copy_stream=self.copy_stream
+            )
             self.log.add(mine)
         keep(planned, backward if joint_inputs else None)
         return forward, backward
@@ -265,7 +266,7 @@ class Partitioner(CustomPartitionerFn):
 
 
 def checked_on_error(on_error: Any) -> OnError:
-    """Returns the same word, or raises `InvalidOption` if it is not one of the two."""
+    """Returns the option, or raises `InvalidOption` if it is not one of the two words."""
     if on_error not in get_args(OnError):
         raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
     return on_error

@@ -42,7 +42,7 @@ class PlanRequest:
         self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
 
     def sizes(self) -> AbstractContextManager[None]:
-        """Makes the graph read at the sizes that it is planned for."""
+        """Assumes the sizes that the graph is planned for, while its facts are read."""
         return assumed(self._tried[0])
 
     def take_smaller_sizes(self) -> bool:

@@ -42,7 +42,7 @@ class ChosenPlan:
 
     @classmethod
     def of(cls, solution: Solution) -> ChosenPlan:
-        """Takes what a solution says of its plan."""
+        """Copies the plan of a solution, and what the solution says about it."""
         assert solution.plan is not None  # whoever calls has it raise where there is none
         return cls(solution.plan, solution.solver, solution.gap, solution.is_proven)
 

@@ -1,4 +1,4 @@
-"""Says what a user should know of a plan: it misses a share, or the model was checkpointed already."""
+"""Writes remarks about a plan: it misses the share that was asked for, or the model was checkpointed already."""
 
 from __future__ import annotations
 

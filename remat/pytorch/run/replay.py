@@ -17,13 +17,13 @@ Plans = Plan | str | Path | Sequence[Plan | str | Path]
 """Plans to replay, or their files."""
 
 
-def plans_of(given: Plans) -> tuple[Plan, ...]:
-    """Returns the plans that were given, and reads those that are files."""
-    if hasattr(given, "plan"):  # a solution
-        checked_plan(given)
-    several = [given] if isinstance(given, Plan | str | Path) else checked_list("plan", given, InvalidOption)
+def plans_of(plans: Plans) -> tuple[Plan, ...]:
+    """Returns plans as a tuple; those that are named by a file are read from it."""
+    if hasattr(plans, "plan"):  # a solution
+        checked_plan(plans)
+    several = [plans] if isinstance(plans, Plan | str | Path) else checked_list("plan", plans, InvalidOption)
     if not several or "" in several:
-        raise InvalidOption(f"plan must be a plan, a file or several of them, got {given!r}; leave it out to solve")
+        raise InvalidOption(f"plan must be a plan, a file or several of them, got {plans!r}; leave it out to solve")
     return tuple(Plan.load(one) if isinstance(one, str | Path) else checked_plan(one) for one in several)
 
 
@@ -65,9 +65,9 @@ def _operators(signature: Iterable[str]) -> Counter[str]:
     return Counter(line.partition(": ")[2].partition(", of ")[0] for line in signature)
 
 
-def _what_to_do(before: Sequence[str], graph: Graph) -> str:
-    after = graph.signature
-    then, now = has_symbols(before), has_symbols(after)
+def _what_to_do(planned: Sequence[str], graph: Graph) -> str:
+    signature = graph.signature
+    then, now = has_symbols(planned), has_symbols(signature)
     if now and not then:
         return (
             "A second size came, and Dynamo made a graph for all sizes, with other values; the plan is for one size. "
@@ -75,9 +75,9 @@ def _what_to_do(before: Sequence[str], graph: Graph) -> str:
         )
     if then and not now:
         return "The plan is for symbolic sizes: compile with dynamic=True"
-    if _inputs(before) == _inputs(after):
-        forward = [line for line, v in zip(after, graph.plannable.tolist(), strict=True) if graph.in_forward[v]]
-        if _operators(forward) <= _operators(before) != _operators(after):
+    if _inputs(planned) == _inputs(signature):
+        forward = [line for line, v in zip(signature, graph.plannable.tolist(), strict=True) if graph.in_forward[v]]
+        if _operators(forward) <= _operators(planned) != _operators(signature):
             return (
                 "The inputs are the same, and so is the forward pass: other inputs need gradients now (requires_grad, "
                 "of the batch or of parameters). Capture and solve with those that are trained"

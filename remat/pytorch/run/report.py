@@ -131,7 +131,7 @@ class Report:
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:
-        """What all graphs save, by the line of the model that made it, the largest first; () where none is known."""
+        """Lists the lines of the model whose values all graphs save, the largest first; () where no line is known."""
         return saved_lines((planned.graph, planned.plan) for planned in self.graphs)
 
     @property
@@ -156,7 +156,7 @@ class Report:
 
 
 class CompiledStep(Protocol):
-    """What `remat.compile` returns: it is called as the model is."""
+    """Describes what `remat.compile` returns, which is called as the model is."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model."""
@@ -172,18 +172,18 @@ class Log:
 
     _numbers = itertools.count()
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
         self._planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
-        self._notes = deque[str](maxlen=most)
-        self._most, self._number = most, next(self._numbers)
+        self._notes = deque[str](maxlen=capacity)
+        self._capacity, self._number = capacity, next(self._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is empty; so what torch hashes of a partitioner, for its caches, is the same for each graph."""
-        return Log, (self._most,)
+        """Makes copies empty, so that torch hashes the same for every graph when it makes the keys of its caches."""
+        return Log, (self._capacity,)
 
     @staticmethod
     def begin(graph: Graph) -> None:
-        """Logs that a plan is looked for, which takes seconds under a budget: whoever waits sees for what."""
+        """Logs that the search for a plan begins, since it may take seconds under a budget."""
         _LOGGER.info("planning a graph of %s values", f"{len(graph):,}")
 
     def add(self, planned: PlannedGraph) -> None:
@@ -195,10 +195,10 @@ class Log:
             _LOGGER.info("%s", planned)
 
     def keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
-        """Keeps a plan as the last one, in place of that of the same key; of too many, forgets the first."""
+        """Keeps a plan, instead of an earlier one with the same key; the oldest is forgotten if there are too many."""
         self._planned[key] = planned
         self._planned.move_to_end(key)
-        if self._most is not None and len(self._planned) > self._most:
+        if self._capacity is not None and len(self._planned) > self._capacity:
             self._planned.popitem(last=False)
 
     def note(self, text: str) -> None:
@@ -208,7 +208,7 @@ class Log:
         _LOGGER.info("%s", text)
 
     def keep_note(self, text: str) -> None:
-        """Keeps a note; of too many, forgets the first."""
+        """Keeps a note; the oldest is forgotten if there are too many."""
         self._notes.append(text)
 
     def report(self, held_bytes: Callable[[], int] | None = None) -> Report:
@@ -249,15 +249,15 @@ def reporting(
     return cast(CompiledStep, step)
 
 
-def log_what_is_asked_for(asked: str) -> None:
+def log_what_is_asked_for(setting: str) -> None:
     """Reads the environment variable REMAT_LOG: with "plans", each plan is a line on standard error.
 
     Warns of any other word.
     """
-    if not asked:
+    if not setting:
         return
-    if asked != "plans":
-        told = f'the environment variable REMAT_LOG must be "plans", or not set, got {asked!r}: nothing is logged'
+    if setting != "plans":
+        told = f'the environment variable REMAT_LOG must be "plans", or not set, got {setting!r}: nothing is logged'
         warnings.warn(told, stacklevel=2)
         return
     handler = logging.StreamHandler()

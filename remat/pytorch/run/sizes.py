@@ -39,21 +39,21 @@ def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
     return min(saved, default=None), min(peak, default=None)
 
 
-def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, seen: Sizes) -> list[Sizes]:
+def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, earlier: Sizes) -> list[Sizes]:
     """Lists the sizes to try, the largest first: a plan is made for the first at which there is one.
 
     Args:
-        seen: sizes that the same graph was planned for before.
+        earlier: sizes that the same graph was planned for before.
     """
     varying = symbols(joint_graph)
     if not varying or limits_of(cost_model) == (None, None):
         return [{}]
-    now = {symbol.name: symbol.now for symbol in varying}
+    now = {symbol.name: symbol.value for symbol in varying}
     # Not for the least size alone: a guard that leaves one size is an error where the user says that it varies.
-    usual = {symbol.name: max(symbol.now, symbol.least + 1, seen.get(symbol.name, 0)) for symbol in varying}
+    usual = {symbol.name: max(symbol.value, symbol.minimum + 1, earlier.get(symbol.name, 0)) for symbol in varying}
     if times_compiled() >= _EXACT and not ranks.several_ranks():
         usual = {name: 1 << (size - 1).bit_length() for name, size in usual.items()}
-    most = {symbol.name: symbol.most for symbol in varying if symbol.most is not None}
+    most = {symbol.name: symbol.maximum for symbol in varying if symbol.maximum is not None}
     bounded = {name: min(size, most.get(name, size)) for name, size in usual.items()}
     tried: list[Sizes] = []
     for sizes in (bounded | most, bounded, now):
@@ -79,7 +79,7 @@ def keep_within(
     if has_jagged_sizes(joint_graph):
         why = "torch cannot guard the sizes of a jagged tensor"
     if why:
-        open_ended = [symbol for symbol in varying if symbol.most is None or symbol.most > sizes[symbol.name]]
+        open_ended = [symbol for symbol in varying if symbol.maximum is None or symbol.maximum > sizes[symbol.name]]
         if open_ended:
             held = ", ".join(f"{symbol.name} up to {sizes[symbol.name]}" for symbol in open_ended)
             ranks.warn(

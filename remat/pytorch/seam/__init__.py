@@ -7,7 +7,7 @@ notices. `fakes` and `restore` run a model without memory, and without a trace.
 
 `virtual_gpu` compiles for a GPU that is not there: `gpu_sheets` say what it is like, `device_guard` and
 `autograd_walk` stand in for what libtorch asks of a driver, `fused_attention` for what it would choose with one, and
-`moved` puts a model onto it.
+`fake_device` puts a model onto it.
 
 This room imports torch, `remat.errors`, and nothing else of the library. Others import its modules' names:
 `from remat.pytorch.seam.torch_partitioner import partition`. Begin with `internals` and `swap`.

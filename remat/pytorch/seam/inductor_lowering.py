@@ -12,6 +12,7 @@ from torch import fx
 
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.swap import in_place, swapped
+from remat.pytorch.seam.torch_names import CustomPartitionerFn
 
 
 def compile_fx(
@@ -22,8 +23,21 @@ def compile_fx(
     return compiler.compile_fx(graph_module, list(inputs), config_patches=dict(options), **kwargs)
 
 
-def interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    """Runs the graph as it is, in the place of `compile_pass` as `inner_compile` of `compile_fx`."""
+def run_uncompiled(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    partitioner: CustomPartitionerFn,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Runs a graph of Dynamo's as a backend: Inductor's passes and the partitioner run, its code generation does not.
+
+    What they make of the graph is interpreted, operator by operator.
+    """
+    own = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}  # a cache skips both
+    return compile_fx(graph_module, example_inputs, {**(options or {}), **own}, inner_compile=_interpret)
+
+
+def _interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     del example_inputs, options
 
     def run(inputs: list[Any]) -> Any:

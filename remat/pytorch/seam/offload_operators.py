@@ -31,7 +31,7 @@ def handle_of(copy: Tensor) -> Tensor:
     return copy.unsqueeze(0)[:0]
 
 
-def behind(handle: Tensor) -> Tensor:
+def tensor_of(handle: Tensor) -> Tensor:
     """Returns the tensor whose memory a handle keeps."""
     shape = handle.shape[1:]
     if handle.untyped_storage().nbytes() < shape.numel() * handle.itemsize:
@@ -83,7 +83,7 @@ def _to_host(x: Tensor) -> Tensor:
 
 
 def _to_device(handle: Tensor, device: torch.device) -> Tensor:
-    copy = behind(handle)
+    copy = tensor_of(handle)
     return place_for(copy, device).copy_(copy, non_blocking=True)
 
 
@@ -95,20 +95,20 @@ def _send(x: Tensor) -> Tensor:
 
 def _sent(handle: Tensor, x: Tensor, after: Sequence[Tensor]) -> Tensor:
     del after
-    end(behind(handle), x.device)
+    end(tensor_of(handle), x.device)
     return handle[:]
 
 
 def _fetch(handle: Tensor, device: torch.device, after: Sequence[Tensor]) -> Tensor:
     del after
-    source = behind(handle)
+    source = tensor_of(handle)
     copy = place_for(source, device)
     begin(copy, source)
     return handle_of(copy)
 
 
 def _fetched(handle: Tensor) -> Tensor:
-    copy = behind(handle)
+    copy = tensor_of(handle)
     end(copy, copy.device)
     return copy
 

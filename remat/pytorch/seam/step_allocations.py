@@ -34,9 +34,9 @@ def cpu_allocations(call: Callable[[], object]) -> list[int]:
 
 @contextmanager
 def no_cpu_kernels() -> Generator[None]:
-    """Leaves out generated kernels of what is compiled and run within the block; calls of libraries run.
+    """Skips the generated kernels of what is compiled and run within the block; calls of libraries run.
 
-    Kernels allocate nothing. What they would have written is zero, so that an index among it points somewhere.
+    Kernels allocate nothing. What they would have written is zero, so that indices among it are valid.
     """
     guards = internals("torch._C._dynamo.guards")
     empty = guards._empty_strided_cpu

@@ -1,4 +1,4 @@
-"""Functions of torch exchanged for ours, inside a block and nowhere else.
+"""Replaces functions of torch by ours, inside a block and nowhere else.
 
 A stand-in takes the place of torch's function as long as any block has exchanged it. It asks the stack of whoever calls
 it: a block answers only where the function that entered it is still running below. So it answers in its own thread
@@ -21,7 +21,9 @@ from remat.pytorch.seam.torch_names import assume_constant_result
 
 
 class _StandIn:
-    """Finds what the block entered last has exchanged, of those that the caller runs in, or else torch's own function.
+    """Stands in the place of a function of torch, and calls the replacement of the innermost block around its caller.
+
+    Outside of all such blocks it calls torch's own function.
 
     Attributes:
         own: torch's function.
@@ -39,7 +41,7 @@ class _StandIn:
         _stand_ins[place] = self
 
     def here(self) -> Callable[..., Any]:
-        """Finds what the caller is to call; Dynamo, which may trace a model's call of it, breaks its graph here."""
+        """Returns the function for this caller. Where Dynamo traces a call of it, it breaks the graph here."""
         running = _running(inspect.currentframe() if self.blocks else None)
         for ours, frame, _ in reversed(self.blocks):
             if frame in running:
@@ -47,7 +49,10 @@ class _StandIn:
         return self.own
 
     def entered(self) -> tuple[FrameType, int]:
-        """Finds the function with a block, and its thread; forgets blocks that were left without their last lines."""
+        """Returns the frame of the function that enters a block, and its thread.
+
+        Blocks that this thread has left without running their last lines are removed.
+        """
         running, thread = _running(inspect.currentframe()), threading.get_ident()
         for block in [*self.blocks]:
             if block[2] == thread and block[1] not in running:
@@ -63,7 +68,7 @@ _stand_ins: dict[Any, _StandIn] = {}
 
 @contextmanager
 def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool = False) -> Generator[None]:
-    """Has what runs inside the block call `ours` instead of `owner.name`.
+    """Makes what runs inside the block call `ours` instead of `owner.name`.
 
     Args:
         owner: a module or a class that defines the function.
@@ -105,12 +110,12 @@ def _running(frame: FrameType | None) -> list[FrameType]:
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
-    """Finds what torch itself has in a place, also while it is exchanged."""
+    """Returns torch's own function of this name, also while a block replaces it."""
     found: Callable[..., Any] = owner.__dict__[name]
     return _stand_ins[found].own if found in _stand_ins else found
 
 
 def in_place(owner: Any, name: str) -> Callable[..., Any]:
-    """Finds what a caller has in a place now: torch's own, unless a block around has exchanged it."""
+    """Returns the function that a caller gets now: torch's own, unless a block around replaces it."""
     found: Callable[..., Any] = owner.__dict__[name]
     return _stand_ins[found].here() if found in _stand_ins else found

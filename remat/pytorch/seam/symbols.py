@@ -26,11 +26,11 @@ class Symbol:
     """Describes a size that differs from call to call."""
 
     name: str  # torch's: the same whenever the same dimension of the same argument is traced
-    now: int  # what it is in the call that the graph is compiled for
-    least: int  # what it is at least, as torch sees it; not below 0
+    value: int  # what it is in the call that the graph is compiled for
+    minimum: int  # what it is at least, as torch sees it; not below 0
     # what it is at most, by what the user or the model says (`torch._dynamo.mark_dynamic(x, 0, min=2, max=512)`,
     # `torch._check`); None if nothing is said.
-    most: int | None
+    maximum: int | None
     size: Any
 
 
@@ -45,8 +45,10 @@ def symbols(graph: fx.Graph) -> list[Symbol]:
         if not node.expr.is_Symbol or node.hint is None or node.is_nested_int():
             continue
         bounds = node.shape_env.var_to_range[node.expr]
-        most = int(bounds.upper) if bounds.upper.is_number and bounds.upper < _UNBOUNDED else None
-        found.setdefault(str(node.expr), Symbol(str(node.expr), int(node.hint), int(max(bounds.lower, 0)), most, size))
+        maximum = int(bounds.upper) if bounds.upper.is_number and bounds.upper < _UNBOUNDED else None
+        found.setdefault(
+            str(node.expr), Symbol(str(node.expr), int(node.hint), int(max(bounds.lower, 0)), maximum, size)
+        )
     return list(found.values())
 
 

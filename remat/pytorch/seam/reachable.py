@@ -17,7 +17,7 @@ REGISTERED = ("_parameters", "_buffers", "_modules")
 """Where a module holds what it has registered."""
 
 
-def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
+def reachable_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     """Lists what a model holds from step to step: parameters and buffers, each once.
 
     Of a module, or a method of one, it is all that the module has. Of another callable it is what `TensorCollector`
@@ -30,9 +30,9 @@ def held_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     module = getattr(model, "__self__", model)
     if isinstance(module, nn.Module):
         return [*module.parameters(), *module.buffers()]
-    held = TensorCollector()
-    held.look_into((model, args))
-    return held.tensors
+    collector = TensorCollector()
+    collector.look_into((model, args))
+    return collector.tensors
 
 
 @dataclass
@@ -42,23 +42,26 @@ class TensorCollector:
     modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by their `id`
     cells: list[CellType] = field(default_factory=list[CellType])  # of closures, with tensors in them
     # the globals of a function, and a name in them that stands for a tensor.
-    named: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
+    globals_with_tensors: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
     # all that was looked into, by its `id`, which is its own as long as it is held here.
-    seen: dict[int, Any] = field(default_factory=dict[int, Any])
+    visited: dict[int, Any] = field(default_factory=dict[int, Any])
 
     @property
     def tensors(self) -> list[Tensor]:
         """Returns the parameters and buffers of the modules, and the tensors of closures and globals; each once."""
         own = [tensor for one in self.modules.values() for tensor in (*one.parameters(False), *one.buffers(False))]
-        contents = [*(cell.cell_contents for cell in self.cells), *(place[name] for place, name in self.named)]
+        contents = [
+            *(cell.cell_contents for cell in self.cells),
+            *(place[name] for place, name in self.globals_with_tensors),
+        ]
         loose = [leaf for leaf in tree_leaves(contents) if isinstance(leaf, Tensor)]
         return list({id(tensor): tensor for tensor in (*own, *loose)}.values())
 
     def look_into(self, value: Any) -> None:
         """Searches a value, and all that it refers to."""
-        if id(value) in self.seen or isinstance(value, type | Tensor):
+        if id(value) in self.visited or isinstance(value, type | Tensor):
             return
-        self.seen[id(value)] = value
+        self.visited[id(value)] = value
         if isinstance(value, nn.Module):
             self.modules |= {id(module): module for module in value.modules()}
             for module in value.modules():
@@ -92,7 +95,7 @@ class TensorCollector:
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
             if isinstance(value, Tensor):
-                self.named.append((function.__globals__, name))
+                self.globals_with_tensors.append((function.__globals__, name))
             elif isinstance(value, nn.Module | FunctionType | list | tuple | dict):
                 self.look_into(value)
 

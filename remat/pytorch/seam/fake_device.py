@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from remat.errors import CaptureError
 from remat.pytorch.seam.fakes import is_fake
-from remat.pytorch.seam.held import REGISTERED, TensorCollector
+from remat.pytorch.seam.reachable import REGISTERED, TensorCollector
 from remat.pytorch.seam.torch_names import FakeTensorMode, tree_map
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -22,7 +22,7 @@ _KINDS = (Tensor, nn.Parameter)
 
 
 @contextmanager
-def moved(
+def on_fake_device(
     model_or_fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -48,26 +48,26 @@ def moved(
             fakes[id(value)] = value, _fake(value, device, mode)
         return fakes[id(value)][1]
 
-    before: list[tuple[MutableMapping[str, Any], dict[str, Any]]] = []
+    contents: list[tuple[MutableMapping[str, Any], dict[str, Any]]] = []
     cells: list[tuple[CellType, Any]] = []
-    held = TensorCollector()
-    held.look_into((model_or_fn, args, kwargs))
+    collector = TensorCollector()
+    collector.look_into((model_or_fn, args, kwargs))
     try:
-        for cell in held.cells:
+        for cell in collector.cells:
             cells.append((cell, cell.cell_contents))
             cell.cell_contents = tree_map(fake, cell.cell_contents)
-        for module in held.modules.values():
+        for module in collector.modules.values():
             own: dict[str, Any] = vars(module)
             for place in (own["_parameters"], own["_buffers"], own):
-                before.append((place, dict(place)))
+                contents.append((place, dict(place)))
                 place.update({name: tree_map(fake, value) for name, value in place.items() if name not in REGISTERED})
-        for place, name in held.named:
-            before.append((place, dict(place)))
+        for place, name in collector.globals_with_tensors:
+            contents.append((place, dict(place)))
             place[name] = tree_map(fake, place[name])
         moved_args, moved_kwargs = tree_map(fake, (args, dict(kwargs)))
         yield moved_args, moved_kwargs
     finally:
-        for place, content in reversed(before):
+        for place, content in reversed(contents):
             place.clear()
             place.update(content)
         for cell, content in cells:
@@ -80,10 +80,10 @@ def _fake(tensor: Tensor, device: torch.device, mode: FakeTensorMode) -> Tensor:
             f"a tensor of {type(tensor).__name__}, {tensor.layout}, cannot be captured for another device"
         )
     with mode, torch.no_grad():
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
-    made.requires_grad_(tensor.requires_grad)
+        copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    copy.requires_grad_(tensor.requires_grad)
     if isinstance(tensor, nn.Parameter):
-        made = nn.Parameter(made, tensor.requires_grad)
+        copy = nn.Parameter(copy, tensor.requires_grad)
     if not is_fake(tensor):
-        cast(dict[str, Any], made.__dict__).update(tensor.__dict__)  # sizes marked as dynamic, for one
-    return made
+        cast(dict[str, Any], copy.__dict__).update(tensor.__dict__)  # sizes marked as dynamic, for one
+    return copy
