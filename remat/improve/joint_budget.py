@@ -143,7 +143,7 @@ def solve_jointly(
         return [own.plan(part.problem) for part, own in split(parts, choice)], multipliers, None
     budget = budget_of(parts, cost_model, other_bytes)
     in_bytes = any(isinstance(limit, int) for limit in cost_model.saved_limits)
-    solution = _counted_once(parts, replace(union, budget_bytes=budget), solver, shared if in_bytes else ())
+    solution = _counted_once(replace(union, budget_bytes=budget), solver, shared if in_bytes else ())
     assert solution.plan is not None  # solve() raises where there is none
     plans = [own.plan(part.problem) for part, own in split(parts, Choice.from_plan(union, solution.plan))]
     edge = None if budget is None else Hull(union, flow_solver()).edge_at(budget)
@@ -153,15 +153,9 @@ def solve_jointly(
 # A minimum cut cannot pose "paid once, whoever saves it": with the choice to recompute, that is not submodular. So one
 # of those that saved a storage in the round before pays for it. That never counts more than is held, so that its bound
 # holds; a solution that holds more than the budget is left out.
-def _counted_once(
-    parts: Sequence[Subproblem], union: Problem, solver: str | Solver | None, shared: Sequence[SharedStorage]
-) -> Solution:
-    starts = np.cumsum([0, *(len(part.problem) for part in parts)])
-    index = [
-        {name: start + i for i, name in enumerate(part.problem.names)}
-        for part, start in zip(parts, starts, strict=False)
-    ]
-    storages = [(size, [index[i].get(name, -1) for i, name in uses]) for size, uses in shared]
+def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[SharedStorage]) -> Solution:
+    index = {name: i for i, name in enumerate(union.names)}
+    storages = [(size, [index.get(f"{name} of graph {i + 1}", -1) for i, name in uses]) for size, uses in shared]
     storages = [(size, uses) for size, uses in storages if min(uses) >= 0 and union.save_bytes[uses].all()]
     choice, posed, found = least_bytes(union).choice, union, list[Solution]()
     for _ in range(_ROUNDS if storages else 0):
@@ -192,9 +186,8 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
         label: np.concatenate([getattr(one, label) + start for one, start in zip(problems, starts, strict=False)])
         for label in ("producers", "consumers")
     }
-    where = [f" of graph {i}" if len(parts) > 1 else "" for i in range(1, len(parts) + 1)]
     return Problem(
-        names=tuple(f"{name}{of}" for of, one in zip(where, problems, strict=True) for name in one.names),
+        names=tuple(f"{name} of graph {i}" for i, one in enumerate(problems, 1) for name in one.names),
         needed=np.concatenate([one.needed for one in problems]),
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),

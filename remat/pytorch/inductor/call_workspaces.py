@@ -35,25 +35,22 @@ def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     if not str(operator).startswith(_MEASURED) or any(tensor.device.type != "cpu" for tensor in tensors):
         return None
-    layouts = [_Layout(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    layouts = [_layout(leaf) if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
     key = str(operator), torch.get_num_threads(), *layouts
     if key not in _found:
         kept: list[Any] = []  # results are counted by whoever asks
         with real_tensors():
-            args, kwargs = tree_unflatten(
-                [_zeros(one) if isinstance(one, _Layout) else one for one in layouts], structure
-            )
+            made = [_zeros(*of) if isinstance(leaf, Tensor) else leaf for leaf, of in zip(leaves, layouts, strict=True)]
+            args, kwargs = tree_unflatten(made, structure)
             held = [*accumulate(cpu_allocations(lambda: kept.append(operator(*args, **kwargs))), initial=0)]
         _found[key] = max(held) - held[-1]
     return _found[key]
 
 
-class _Layout(tuple[Any, ...]):
-    def __new__(cls, tensor: Tensor) -> _Layout:
-        storage = tensor.untyped_storage().nbytes() // tensor.itemsize
-        return super().__new__(cls, (tensor.shape, tensor.stride(), tensor.storage_offset(), storage, tensor.dtype))
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    return tensor.dtype, elements, tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
-def _zeros(layout: _Layout) -> Tensor:
-    shape, strides, offset, elements, dtype = layout
-    return torch.zeros(elements, dtype=dtype).as_strided(shape, strides, offset)
+def _zeros(dtype: torch.dtype, elements: int, *place: Any) -> Tensor:
+    return torch.zeros(elements, dtype=dtype).as_strided(*place)
