@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -126,8 +126,7 @@ def solve_jointly(
         cost_model: the one that they were posed under, with the budget.
         solver: for a problem with a byte budget; None takes the default of `remat.solve`.
         other_bytes: bytes that other graphs hold at that time; they count against the budget.
-        shared: storages that several subproblems may save. A budget in bytes counts each once; a fraction counts it
-            wherever it is saved, as the subproblems' own budgets do.
+        shared: storages that several subproblems may save. Only a budget in bytes counts each once.
 
     Returns:
         a plan for each subproblem; the Lagrange multipliers at the budget; and the optimality gap, as a fraction of the
@@ -150,9 +149,8 @@ def solve_jointly(
     return plans, BY_COST if edge is None else edge.certificate.multipliers, solution.gap
 
 
-# A minimum cut cannot pose "paid once, whoever saves it": with the choice to recompute, that is not submodular. So one
-# of those that saved a storage in the round before pays for it. That never counts more than is held, so that its bound
-# holds; a solution that holds more than the budget is left out.
+# "Paid once, whoever saves it" is not submodular beside the choice to recompute, so no minimum cut. One that saved a
+# storage in the round before pays for it: never more than is held, so bounds hold. What exceeds the budget is left out.
 def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[SharedStorage]) -> Solution:
     index = {name: i for i, name in enumerate(union.names)}
     storages = [(size, [index.get(f"{name} of graph {i + 1}", -1) for i, name in uses]) for size, uses in shared]
@@ -161,17 +159,16 @@ def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[
     for _ in range(_ROUNDS if storages else 0):
         with suppress(Infeasible):
             solution = solve(posed, solver)
-            assert solution.plan is not None
-            choice = Choice.from_plan(union, solution.plan)
+            choice = Choice.from_plan(union, cast(Plan, solution.plan))
             twice = sum(size * max(int(choice.on_device[uses].sum()) - 1, 0) for size, uses in storages)
-            if choice.saved_bytes(union) - twice <= (union.budget_bytes or 0):
+            if choice.saved_bytes(union) - twice <= cast(int, union.budget_bytes):
                 found.append(solution)
         save_bytes = union.save_bytes.copy()
         for size, uses in storages:
             np.subtract.at(save_bytes, uses, size)
-            save_bytes[max(reversed(uses), key=lambda use: bool(choice.on_device[use]))] += size
+            save_bytes[max(reversed(uses), key=choice.on_device.__getitem__)] += size
         posed = replace(union, save_bytes=frozen(save_bytes))
-    return min(found, key=lambda one: one.objective or 0) if found else solve(union, solver)
+    return min(found, key=lambda one: cast(int, one.objective)) if found else solve(union, solver)
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
