@@ -266,3 +266,14 @@ def test_what_several_graphs_save_is_held_once(budget: float | str) -> None:
         assert step.report().held_bytes >= kept.bytes
     # Before the graphs were planned together, they saved other values: what is told is of the plans that they have.
     assert step.report().held_bytes == kept.bytes
+
+
+@pytest.mark.parametrize(("budget", "recomputed"), [("25KB", 2), ("34KB", 0)])
+def test_what_several_graphs_save_is_paid_once(budget: str, recomputed: int) -> None:
+    """25 KB were refused where autograd holds 24,576 bytes, and of 34 KB a third was spent on the same bytes again."""
+    step = remat.compile(Handing(), cost_model=MemoryBudget(budget), codegen=False)
+    for _ in range(4):
+        result, kept = saved_activations(step, step, batch())  # type: ignore[arg-type]
+        result.sum().backward()
+    assert step.report().held_bytes == kept.bytes == 3 * 64 * WIDTH * 4
+    assert len(step.report().graphs[0].chosen.plan.recomputed) == recomputed

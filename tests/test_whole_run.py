@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import remat
 from costmodels import MemoryBudget
+from remat.answer.choice import Choice
 from remat.errors import Infeasible
+from remat.improve.joint_budget import Subproblem, solve_jointly, subproblem_of
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import shared_budget
 from remat.pytorch.seam.compilations import graphs_compiled
@@ -362,3 +367,45 @@ def test_graphs_that_keep_their_shares_are_not_compiled_again_for_nothing() -> N
     assert graphs_compiled() - before == 2
     default = step.report().as_frame()[["default_saved_bytes", "default_handed_bytes"]].to_numpy().sum()
     assert 0.4 * default < kept.bytes <= 0.5 * default
+
+
+def reader(values: int) -> remat.Graph:
+    """A chain from `x` to `y` that reads every value again in its backward pass."""
+    g = remat.GraphBuilder()
+    chain = [g.input("x", bytes=8)]
+    for i in range(values):
+        chain.append(g.op("exp", chain[-1], name=f"v{i}" if i + 1 < values else "y", bytes=4 + 4 * (i + 1 == values)))
+    g.output(chain[-1])
+    gradient = g.tangent("dy", bytes=8)
+    for i, value in enumerate(reversed(chain)):
+        gradient = g.op("mul", gradient, value, name=f"d{i}", bytes=8)
+    g.gradient(gradient)
+    return g.build()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_one_graph_hands_to_another_is_paid_once(seed: int) -> None:
+    """The cost is never higher than where it is paid twice, and lower within some budgets; none is exceeded."""
+    graphs, prices, helped = [reader(4), reader(3)], np.random.default_rng(seed), 0
+    for budget in range(8, 50, 3):
+        model, parts = MemoryBudget(f"{budget} B"), list[Subproblem]()
+        for graph, earlier in zip(graphs, ((), ("x",)), strict=True):
+            part = subproblem_of(graph, model, earlier)
+            cost = prices.integers(1, 9, len(part.problem))
+            parts.append(replace(part, problem=replace(part.problem, recompute_cost=cost)))
+        costs: list[float] = []
+        for shared in ((), [(8, [(0, "y"), (1, "x")])]):
+            try:
+                plans, _, _ = solve_jointly(parts, model, shared=shared)
+            except Infeasible:
+                costs.append(math.inf)
+                continue
+            pairs = zip(parts, plans, strict=True)
+            choices = [Choice.from_plan(part.problem, plan) for part, plan in pairs]
+            saved = sum(one.saved_bytes(part.problem) for one, part in zip(choices, parts, strict=True))
+            twice = 8 if shared and "y" in plans[0].saved and "x" in plans[1].saved else 0
+            assert saved - twice <= budget
+            costs.append(sum(one.cost(part.problem) for one, part in zip(choices, parts, strict=True)))
+        assert costs[1] <= costs[0]
+        helped += costs[1] < costs[0]
+    assert helped

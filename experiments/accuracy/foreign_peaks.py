@@ -47,7 +47,7 @@ PLANS: dict[str, remat.CostModel | None] = {
     HALF: MemoryBudget(0.5),
     "default": None,
 }
-PATIENCE_S = 600
+PATIENCE_S = 1200
 
 
 def measured(model: str, plan: str) -> Row:

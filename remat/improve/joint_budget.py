@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
+from remat.answer.solution import Solution
 from remat.answer.solver import Solver
-from remat.errors import LimitReached
+from remat.errors import Infeasible, LimitReached
 from remat.facts.bans import Bans
 from remat.facts.columns import frozen
 from remat.facts.graph import Graph
@@ -38,6 +40,11 @@ from remat.proof.solve import solve
 _BITS = 24
 # For a limit of the peak, plans at so many budgets of saved bytes are tried, besides the vertices of the hull.
 _BETWEEN = 8
+# So often a joint problem is solved at most, to count once what several graphs save.
+_ROUNDS = 3
+
+SharedStorage: TypeAlias = tuple[int, Sequence[tuple[int, str]]]
+"""The bytes of a storage, and which calls may save it: the position of the subproblem, and the name of the value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +112,12 @@ def budget_of(parts: Sequence[Subproblem], cost_model: CostModel, other_bytes: i
 
 
 def solve_jointly(
-    parts: Sequence[Subproblem], cost_model: CostModel, solver: str | Solver | None = None, *, other_bytes: int = 0
+    parts: Sequence[Subproblem],
+    cost_model: CostModel,
+    solver: str | Solver | None = None,
+    *,
+    other_bytes: int = 0,
+    shared: Sequence[SharedStorage] = (),
 ) -> tuple[list[Plan], Multipliers, float | None]:
     """Finds plans that cost least in total, and that keep one budget together.
 
@@ -114,6 +126,7 @@ def solve_jointly(
         cost_model: the one that they were posed under, with the budget.
         solver: for a problem with a byte budget; None takes the default of `remat.solve`.
         other_bytes: bytes that other graphs hold at that time; they count against the budget.
+        shared: storages that several subproblems may save. Only a budget in bytes counts each once.
 
     Returns:
         a plan for each subproblem; the Lagrange multipliers at the budget; and the optimality gap, as a fraction of the
@@ -128,11 +141,34 @@ def solve_jointly(
         choice, multipliers = _within_peak(parts, union, cost_model, other_bytes)
         return [own.plan(part.problem) for part, own in split(parts, choice)], multipliers, None
     budget = budget_of(parts, cost_model, other_bytes)
-    solution = solve(replace(union, budget_bytes=budget), solver)
+    in_bytes = any(isinstance(limit, int) for limit in cost_model.saved_limits)
+    solution = _counted_once(replace(union, budget_bytes=budget), solver, shared if in_bytes else ())
     assert solution.plan is not None  # solve() raises where there is none
     plans = [own.plan(part.problem) for part, own in split(parts, Choice.from_plan(union, solution.plan))]
     edge = None if budget is None else Hull(union, flow_solver()).edge_at(budget)
     return plans, BY_COST if edge is None else edge.certificate.multipliers, solution.gap
+
+
+# "Paid once, whoever saves it" is not submodular beside the choice to recompute, so no minimum cut. One that saved a
+# storage in the round before pays for it: never more than is held, so bounds hold. What exceeds the budget is left out.
+def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[SharedStorage]) -> Solution:
+    index = {name: i for i, name in enumerate(union.names)}
+    storages = [(size, [index.get(f"{name} of graph {i + 1}", -1) for i, name in uses]) for size, uses in shared]
+    storages = [(size, uses) for size, uses in storages if min(uses) >= 0 and union.save_bytes[uses].all()]
+    choice, posed, found = least_bytes(union).choice, union, list[Solution]()
+    for _ in range(_ROUNDS if storages else 0):
+        with suppress(Infeasible):
+            solution = solve(posed, solver)
+            choice = Choice.from_plan(union, cast(Plan, solution.plan))
+            twice = sum(size * max(int(choice.on_device[uses].sum()) - 1, 0) for size, uses in storages)
+            if choice.saved_bytes(union) - twice <= cast(int, union.budget_bytes):
+                found.append(solution)
+        save_bytes = union.save_bytes.copy()
+        for size, uses in storages:
+            np.subtract.at(save_bytes, uses, size)
+            save_bytes[max(reversed(uses), key=choice.on_device.__getitem__)] += size
+        posed = replace(union, save_bytes=frozen(save_bytes))
+    return min(found, key=lambda one: cast(int, one.objective)) if found else solve(union, solver)
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
@@ -147,9 +183,8 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
         label: np.concatenate([getattr(one, label) + start for one, start in zip(problems, starts, strict=False)])
         for label in ("producers", "consumers")
     }
-    where = [f" of graph {i}" if len(parts) > 1 else "" for i in range(1, len(parts) + 1)]
     return Problem(
-        names=tuple(f"{name}{of}" for of, one in zip(where, problems, strict=True) for name in one.names),
+        names=tuple(f"{name} of graph {i}" for i, one in enumerate(problems, 1) for name in one.names),
         needed=np.concatenate([one.needed for one in problems]),
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),

@@ -1,8 +1,9 @@
 """States what libraries take from torch's allocator while they run on a CPU, beside their arguments and results.
 
 Found by tracing single calls of torch 2.13 on a CPU with AVX-512: convolutions by oneDNN, which puts filters, and
-images that do not have their channels last, into an order of its own; what it takes for threads is not stated, but for
-a few KiB. Fused attention takes blocks for each thread, of which there is one for each core.
+images that do not have their channels last, into an order of its own. With other processors and numbers of threads it
+takes other memory: `remat.pytorch.inductor.call_workspaces` measures it for checks of plans. Fused attention takes
+blocks for each thread, of which there is one for each core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs the code that TorchInductor writes for a plan on fake tensors and without kernels, to see what it will hold.
 
 The order of the kernels, and which buffer takes the memory of which, are Inductor's own then. Only what libraries take
-while they run the code does not say: it is as `remat.predict.buffers.workspaces` states it.
+while they run the code does not say: some calls are made once (`remat.pytorch.inductor.call_workspaces`), and for the
+others `remat.predict.buffers.workspaces` states it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.predict.buffers.workspaces import call_bytes
 from remat.predict.kernels.ir import Buffer
+from remat.pytorch.inductor.call_workspaces import measured_bytes
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.seam.torch_names import TorchDispatchMode, storage_of, tree_leaves
 from remat.pytorch.seam.written_code import written_code
@@ -57,9 +59,10 @@ class _AllocationCounter(TorchDispatchMode):
         before, new = ({storage_of(one): one.untyped_storage() for one in of} for of in (given, made))
         self._alive = {key: found for key, found in self._alive.items() if not found[0].expired()}
         self._alive |= {key: (StorageWeakRef(one), one.nbytes()) for key, one in new.items() if key not in before}
-        stored = {key: one.nbytes() for key, one in before.items()}
-        arguments, written = ([_buffer(one) for one in of] for of in (given, made))
-        work = call_bytes(str(func), arguments, written, stored)
+        if (work := measured_bytes(func, args, kwargs or {})) is None:
+            stored = {key: one.nbytes() for key, one in before.items()}
+            arguments, written = ([_buffer(one) for one in of] for of in (given, made))
+            work = call_bytes(str(func), arguments, written, stored)
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
 

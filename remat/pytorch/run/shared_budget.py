@@ -254,8 +254,12 @@ class SharedBudget:
         for together in maximal_sets(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            beside, _ = seen[together]
-            found, self._price, gap = solve_jointly(parts, self.cost_model, self._solver, other_bytes=beside)
+            beside, uses_of = seen[together]
+            place = {key: i for i, (key, _) in enumerate(keys)}
+            shared = [(size, [(place[key], name) for key, name in uses]) for size, uses in uses_of]
+            found, self._price, gap = solve_jointly(
+                parts, self.cost_model, self._solver, other_bytes=beside, shared=shared
+            )
             by = "all graphs together"
             if is_last:
                 found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None

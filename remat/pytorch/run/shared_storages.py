@@ -54,24 +54,14 @@ class SharedStorages:
         self._uses: dict[StorageWeakRef, tuple[int, list[tuple[int, str]]]] = {}
 
     def note(self, call: int, taken: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-        """Records what a call takes and gives.
-
-        Args:
-            call: its number.
-            taken: activations of the run, by their names in its graph.
-            given: what it has made, by the names in its graph.
-        """
+        """Records which activations of the run a call takes, and what it makes, by their names in its graph."""
         for name, tensor in (*taken.items(), *given.items()):
             if storage_number(tensor) is not None:
                 storage = tensor.untyped_storage()
                 self._uses.setdefault(StorageWeakRef(storage), (storage.nbytes(), []))[1].append((call, name))
 
     def among(self, calls: Mapping[int, str]) -> Shared:
-        """Lists what calls take from each other, or from outside of all graphs.
-
-        Args:
-            calls: those that are alive: the keys of their graphs, by the numbers of the calls.
-        """
+        """Lists what calls (keys of graphs by number) take from each other, or from outside of all graphs."""
         uses = ((size, [(calls[call], name) for call, name in of if call in calls]) for size, of in self._uses.values())
         return tuple((size, tuple(of)) for size, of in uses if of)
 
