@@ -86,10 +86,14 @@ def captured(make: type[nn.Module], channels: int) -> tuple[remat.Graph, Schedul
         pytest.param(Joined, 4, "half", marks=deep),
     ],
 )
-def test_kernels_and_peaks_of_images_are_inductors(make: type[nn.Module], channels: int, plan: str) -> None:
+def test_kernels_and_peaks_of_images_are_inductors(
+    make: type[nn.Module], channels: int, plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph, scheduled = captured(make, channels)
     chosen = remat.solve(PLANS[plan].pose(graph)).plan
     assert moved(kernels(graph, chosen)) == moved(scheduled.kernels(chosen))
+    # What libraries take is left to the statement of `workspaces`, which both ask then: it differs by processor.
+    monkeypatch.setattr("remat.pytorch.inductor.rehearsed.measured_bytes", lambda *_: None)
     assert remat.timeline(graph, chosen).peak_bytes == rehearsed_peak(graph, chosen)
 
 
