@@ -7,6 +7,7 @@ import pkgutil
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 import remat
 import remat.pytorch
 from experiments import cover
+from experiments.bench import users_table
+from experiments.report.result_table import Results
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.answer.solver import Feature
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
@@ -50,15 +53,27 @@ def test_the_readme_is_a_front_door() -> None:
     assert len(code_blocks("README.md")[0].splitlines()) <= 30
 
 
-def test_the_picture_of_the_readme_is_what_its_command_draws(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("document", "path", "draw"),
+    [
+        ("docs/index.md", cover.PATH, cover.draw),
+        (
+            "README.md",
+            users_table.TABLE.path.with_suffix(".svg"),
+            lambda path: users_table.draw(Results.read(users_table.TABLE.path).rows, path),
+        ),
+    ],
+)
+def test_the_first_picture_is_what_its_command_draws(
+    document: str, path: Path, draw: Callable[[Path], None], tmp_path: Path
+) -> None:
     """But for the date, and the names of its parts."""
-    cover.draw(tmp_path / "again.svg")
+    draw(tmp_path / "again.svg")
     again, committed = (
-        re.sub(r'<dc:date>.*|#\w+|id="\w+"', "", path.read_text()) for path in (tmp_path / "again.svg", cover.PATH)
+        re.sub(r'<dc:date>.*|#\w+|id="\w+"', "", picture.read_text()) for picture in (tmp_path / "again.svg", path)
     )
     assert again == committed
-    for document in ("README.md", "docs/index.md"):
-        assert cover.PATH.relative_to(ROOT).as_posix() in (ROOT / document).read_text()
+    assert path.relative_to(ROOT).as_posix() in (ROOT / document).read_text()
 
 
 def table(heading: str, document: str = "README.md") -> list[list[str]]:
