@@ -284,10 +284,12 @@ class PeakPlans:
         return None if choice is None else self._simulated(choice)
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        self._simulated_plans.append(
-            plan := self.record(choice, self._simulator.peak(self.graph.for_all_values(choice.saved)))
-        )
+        self._simulated_plans.append(plan := self.record(choice, self.simulated_peak(choice)))
         return plan
+
+    def simulated_peak(self, choice: Choice) -> int:
+        """Returns the peak of a choice by simulation, and reports nothing."""
+        return self._simulator.peak(self.graph.for_all_values(choice.saved))
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak is now known, reports the progress, and returns the plan."""

@@ -33,7 +33,6 @@ from remat.improve.progress import OutOfTime, go_on
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import StepMemory
-from remat.predict.memory import Simulator
 
 # At most so many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 8
@@ -82,7 +81,7 @@ class StepPlans:
             for choice in self._one_liners_near(least):
                 least = min(least, self._plan(choice).peak_bytes)
             self._search(least)
-        smallest = self.best_so_far(min(plan.peak_bytes for plan in self._predicted.values()))
+        smallest = self._best(min(plan.peak_bytes for plan in self._predicted.values()))
         assert smallest is not None  # the plan with that peak
         return smallest
 
@@ -93,12 +92,11 @@ class StepPlans:
             _ = self.cheapest
             with suppress(OutOfTime):
                 self._search(limit_bytes)
-            if self.best_so_far(limit_bytes) is None:
+            if self._best(limit_bytes) is None:
                 _ = self.smallest
-        return self.best_so_far(limit_bytes)
+        return self._best(limit_bytes)
 
-    def best_so_far(self, limit_bytes: int) -> PeakPlan | None:
-        """Returns the best plan within a limit of those that were predicted; None if there is none."""
+    def _best(self, limit_bytes: int) -> PeakPlan | None:
         within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)
         return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
 
@@ -109,10 +107,10 @@ class StepPlans:
             elif len(self._at_prices) == 1:
                 return  # the plan is cheap at the very prices that rank it
         for choice in self._one_liners_near(limit_bytes):
-            best = self.best_so_far(limit_bytes)
+            best = self._best(limit_bytes)
             if best is None or not self._ranking.is_surely_worse(choice, best.choice):
                 self._plan(choice)
-        if (best := self.best_so_far(limit_bytes)) is not None:
+        if (best := self._best(limit_bytes)) is not None:
             self._mix_with_better(self._saving_more(best, limit_bytes), limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> bool:
@@ -161,8 +159,7 @@ class StepPlans:
 
     @cached_property
     def _simulated_peaks(self) -> list[int]:
-        simulator = Simulator(self._graph)
-        return [simulator.peak(self._graph.for_all_values(choice.saved)) for choice in self._ranking.one_liners]
+        return [self._plans.simulated_peak(choice) for choice in self._ranking.one_liners]
 
     def _saving_more(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
         for _ in range(_ROUNDS):

@@ -111,10 +111,10 @@ class StepMemory:
         for v, returned in forward.scheduled.returned.items():
             buffer = forward.memory(returned)
             if v in arguments:
-                came_from[arguments[v]] = buffer
-                until = (
-                    joined.forward_steps + last[arguments[v]] if arguments[v] in last else joined.steps
-                )  # nobody frees it
+                argument = arguments[v]
+                came_from[argument] = buffer
+                # What the backward pass never reads, nobody frees.
+                until = joined.forward_steps + last[argument] if argument in last else joined.steps
                 joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
                 joined.hold(buffer, "output", joined.steps if self.holds_outputs else joined.forward_steps - 1)

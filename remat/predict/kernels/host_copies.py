@@ -73,17 +73,17 @@ class HostCopies:
 
     def due_before(self, v: int) -> list[Copy]:
         """Removes and returns the copies that are made before the pass computes v."""
-        return self._taken(self._place[v]) if self._waiting else []
+        return self._pop_due(self._place[v]) if self._waiting else []
 
     def remaining(self) -> list[Copy]:
         """Removes and returns the copies that are made at the end of the pass."""
-        return self._taken(len(self._place)) if self._waiting else []
+        return self._pop_due(len(self._place)) if self._waiting else []
 
-    def _taken(self, place: int) -> list[Copy]:
-        taken = list[Copy]()
+    def _pop_due(self, place: int) -> list[Copy]:
+        copies = list[Copy]()
         while self._waiting and self._waiting[-1][0] <= place:
-            taken.append(self._waiting.pop()[1])
-        return taken
+            copies.append(self._waiting.pop()[1])
+        return copies
 
 
 def early_places(graph: Graph, values: IntArray) -> IntArray:

@@ -131,25 +131,31 @@ def nest_of(loop: Loop, index: int) -> Nest:
 # Layers and plans repeat the same loops over other buffers. Returned are fields of a nest, and accesses in normal form.
 @lru_cache(maxsize=1 << 13)
 def _walked(
-    kept_sizes: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...], extra: tuple[Dims, ...]
+    outer: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...], extra: tuple[Dims, ...]
 ) -> tuple[Shape, Shape, tuple[Dims, ...], AccessTable, tuple[Dims, ...]]:
-    sizes = kept_sizes + reduced
-    real = [i for i, n in enumerate(sizes) if n != 1]
-    kept = sum(i < len(kept_sizes) for i in real)
-
-    def pick(dims: Dims) -> Dims:
-        return tuple(dims[i] for i in real)
-
-    picked = [pick(dims) for dims in accesses]
-    times: dict[Dims, int] = {}
-    for dims, count in zip(picked, counts, strict=True):
-        times[dims] = times.get(dims, 0) + count
-    table = tuple(times.items())
-    formulas = tuple(dict.fromkeys((*times, *(pick(unmarked(dims)) for dims in extra))))
-    shape = tuple(sizes[i] for i in real)
-    order = order_of(table, shape, kept)
-    joined = _joined(formulas, shape, kept, order)
+    shape, num_outer, picked = without_unit_loops(outer, reduced, (*accesses, *map(unmarked, extra)))
+    picked, others = picked[: len(accesses)], picked[len(accesses) :]
+    table = access_table(picked, counts)
+    formulas = tuple(dict.fromkeys((*picked, *others)))
+    order = order_of(table, shape, num_outer)
+    joined = _joined(formulas, shape, num_outer, order)
     return *joined, formulas, table, tuple(_normal(dims, shape, order) for dims in picked)
+
+
+def without_unit_loops(outer: Shape, reduced: Shape, accesses: Sequence[Dims]) -> tuple[Shape, int, list[Dims]]:
+    """Leaves out loops of size one: returns the other sizes, how many of them are outer loops, and the accesses."""
+    sizes = outer + reduced
+    real = [i for i, n in enumerate(sizes) if n != 1]
+    picked = [tuple(dims[i] for i in real) for dims in accesses]
+    return tuple(sizes[i] for i in real), sum(i < len(outer) for i in real), picked
+
+
+def access_table(accesses: Sequence[Dims], counts: Sequence[int]) -> AccessTable:
+    """Adds up how often each access is made; the first of equal ones says its place."""
+    times: dict[Dims, int] = {}
+    for dims, count in zip(accesses, counts, strict=True):
+        times[dims] = times.get(dims, 0) + count
+    return tuple(times.items())
 
 
 def note_wholes(nest: Nest) -> None:

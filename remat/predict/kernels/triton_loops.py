@@ -18,6 +18,7 @@ from remat.predict.kernels.loops import (
     ANYWHERE,
     Dep,
     Nest,
+    access_table,
     in_memory,
     moved_bytes,
     note_wholes,
@@ -25,6 +26,7 @@ from remat.predict.kernels.loops import (
     order_of,
     padded,
     step_of,
+    without_unit_loops,
 )
 
 
@@ -70,8 +72,8 @@ def triton_nest_of(loop: Loop, index: int) -> TritonNest:
     accesses = [(buffer, in_memory(buffer, access)) for buffer, access in loop.reads]
     written = padded(loop.written, len(loop.sizes) + len(loop.reduced))
     accesses.append((loop.writes[0], in_memory(loop.writes[0], written)))
-    table = tuple(access[0] for _, access in accesses)
-    nest.sizes, nest.reduced, walks = _walked(loop.sizes, loop.reduced, table, tuple(loop.reads.values()))
+    all_dims = tuple(access[0] for _, access in accesses)
+    nest.sizes, nest.reduced, walks = _walked(loop.sizes, loop.reduced, all_dims, tuple(loop.reads.values()))
     nest.walks = tuple((buffer, dims, at) for (buffer, (_, at)), dims in zip(accesses, walks, strict=True))
     nest.note_walks()
     return nest
@@ -80,19 +82,13 @@ def triton_nest_of(loop: Loop, index: int) -> TritonNest:
 # Layers and plans repeat the same loops over other buffers.
 @lru_cache(maxsize=1 << 13)
 def _walked(
-    kept_sizes: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...]
+    outer: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...]
 ) -> tuple[Shape, Shape, tuple[Dims, ...]]:
-    sizes = kept_sizes + reduced
-    real = [i for i, n in enumerate(sizes) if n != 1]
-    shape = tuple(sizes[i] for i in real)
-    kept = sum(i < len(kept_sizes) for i in real)
-    picked = [tuple(dims[i] for i in real) for dims in accesses]
-    times: dict[Dims, int] = {}
-    for dims, count in zip((picked[-1], *picked), (1, *counts, 0), strict=True):
-        times[dims] = times.get(dims, 0) + count
-    order = order_of(tuple(times.items()), shape, kept)
+    shape, num_outer, picked = without_unit_loops(outer, reduced, accesses)
+    *reads, write = picked
+    order = order_of(access_table((write, *reads), (1, *counts)), shape, num_outer)
     walks = tuple(tuple(dims[i] or ((shape[i], 0),) for i in order) for dims in picked)
-    return tuple(shape[i] for i in order[:kept]), tuple(shape[i] for i in order[kept:]), walks
+    return tuple(shape[i] for i in order[:num_outer]), tuple(shape[i] for i in order[num_outer:]), walks
 
 
 @lru_cache(maxsize=1 << 14)

@@ -20,7 +20,7 @@ from remat.pytorch.seam.torch_names import tree_leaves, tree_map
 
 # Their memory does not depend on the contents of tensors, and they draw no random numbers.
 _MEASURED = ("aten.convolution", "aten._scaled_dot_product_flash_attention_for_cpu")
-_found: dict[tuple[Any, ...], int] = {}
+_bytes_by_call: dict[tuple[Any, ...], int] = {}
 
 
 def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
@@ -30,13 +30,13 @@ def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     if not str(operator).startswith(_MEASURED) or devices != {"cpu"}:
         return None
     key = str(operator), torch.get_num_threads(), *map(_layout, leaves)
-    if key not in _found:
+    if key not in _bytes_by_call:
         results: list[Any] = []  # they are counted by whoever asks
         with real_tensors():
             args, kwargs = tree_map(_zeros, (args, kwargs))
             held = [*accumulate(cpu_allocations(lambda: results.append(operator(*args, **kwargs))), initial=0)]
-        _found[key] = max(held) - held[-1]
-    return _found[key]
+        _bytes_by_call[key] = max(held) - held[-1]
+    return _bytes_by_call[key]
 
 
 def _layout(leaf: Any) -> Any:

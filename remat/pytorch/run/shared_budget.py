@@ -113,7 +113,7 @@ class SharedBudget:
     @property
     def held_bytes(self) -> int:
         """Returns the bytes that the calls save that are alive now, by their plans."""
-        return self._held(self._calls.together, self._calls.shared)
+        return self._held_bytes(self._calls.together, self._calls.shared)
 
     def plan_for(
         self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
@@ -254,18 +254,18 @@ class SharedBudget:
         for together in maximal_sets(seen):
             keys = sorted(together)
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            beside, uses_of = seen[together]
+            other_bytes, uses_of = seen[together]
             place = {key: i for i, (key, _) in enumerate(keys)}
             shared = [(size, [(place[key], name) for key, name in uses]) for size, uses in uses_of]
-            found, self._price, gap = solve_jointly(
-                parts, self.cost_model, self._solver, other_bytes=beside, shared=shared
+            new_plans, self._price, gap = solve_jointly(
+                parts, self.cost_model, self._solver, other_bytes=other_bytes, shared=shared
             )
             by = "all graphs together"
             if is_last:
-                found, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
-            self._tell_of_the_peak(parts, found)
-            is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], found, beside)
-            for (key, _), part, plan in zip(keys, parts, found, strict=True):
+                new_plans, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
+            self._tell_of_the_peak(parts, new_plans)
+            is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], new_plans, other_bytes)
+            for (key, _), part, plan in zip(keys, parts, new_plans, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, ChosenPlan(plan, by, gap)
@@ -277,8 +277,10 @@ class SharedBudget:
             self._has_warned = False
 
     # Whether plans are worth that all graphs are compiled again; always, where those of now may exceed a limit.
-    def _is_better(self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], beside: int) -> bool:
-        budget = budget_of(parts, self.cost_model, beside)
+    def _is_better(
+        self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], other_bytes: int
+    ) -> bool:
+        budget = budget_of(parts, self.cost_model, other_bytes)
         if self.limit_bytes is not None or self.cost_model.limits_peak or budget is None:
             return True
         choices = [
@@ -301,7 +303,9 @@ class SharedBudget:
 
     def most_held_bytes(self) -> int:
         """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
-        return max((self._held(together, shared) for together, (_, shared) in self._calls.seen().items()), default=0)
+        return max(
+            (self._held_bytes(together, shared) for together, (_, shared) in self._calls.seen().items()), default=0
+        )
 
     # A budget of saved memory may make the peak higher than under PyTorch's default plans.
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
@@ -315,10 +319,10 @@ class SharedBudget:
 
     # The budget, and what the calls save; None if they keep it.
     def _exceeded(self, together: Together, shared: Shared) -> tuple[int, int] | None:
-        held = self._held(together, shared)
+        held = self._held_bytes(together, shared)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
-    def _held(self, together: Together, shared: Shared) -> int:
+    def _held_bytes(self, together: Together, shared: Shared) -> int:
         """Adds up what calls save, each storage once; a plan counts nothing of what it was handed unexpectedly."""
         held = sum(self._pieces[key].saved_bytes * times for key, times in together)
         for size, uses in shared:
