@@ -103,7 +103,8 @@ class StepPlans:
     def _search(self, limit_bytes: int) -> None:
         for plans in self._at_prices:
             if not self._approach(plans, limit_bytes):
-                self._try_cuts(plans.quick, limit_bytes)
+                # The whole front costs seconds more; a ranking by time has other sources of plans instead.
+                self._try_cuts(plans.front if len(self._at_prices) == 1 else plans.quick, limit_bytes)
             elif len(self._at_prices) == 1:
                 return  # the plan is cheap at the very prices that rank it
         for choice in self._one_liners_near(limit_bytes):
