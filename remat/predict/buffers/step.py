@@ -83,18 +83,26 @@ class StepMemory:
         """Returns the kernels of a plan alone, which takes half as long. Args and errors are those of `peak`."""
         return self._fuser.kernels(saved)
 
+    def lifetimes(self, saved: BoolArray) -> Lifetimes:
+        """Returns when each buffer of a plan is allocated and freed. Args and errors are those of `peak`."""
+        return self._joined(*self._fuser.passes(saved))[0].lifetimes()
+
     def _timeline(self, first: ScheduledPass, second: ScheduledPass) -> Timeline:
+        joined, steps = self._joined(first, second)
+        values = [max(max(nest.loop.values, default=0) for g in groups for nest in g.nests) for groups in steps]
+        copies = {step: copy for step, groups in enumerate(steps) if (copy := groups[0].nests[0].loop.copy)}
+        return timeline_of(self.graph, joined.lifetimes(), values, joined.forward_steps, copies)
+
+    def _joined(self, first: ScheduledPass, second: ScheduledPass) -> tuple[_Joined, list[tuple[LoopGroup, ...]]]:
         forward, backward = self._allocated(first, frees=False), self._allocated(second, frees=True)
         joined = _Joined(len(forward.steps), len(forward.steps) + len(backward.steps))
         joined.add(forward, backward=False)
         joined.add(backward, backward=True)
         self._hand_over(joined, forward, backward)
         steps = [*forward.steps, *backward.steps]
-        for step, groups in enumerate(steps if not self._fuser.backend.gpu else ()):
-            joined.work(step, workspace_bytes(self.graph, groups), groups)
-        values = [max(max(nest.loop.values, default=0) for g in groups for nest in g.nests) for groups in steps]
-        copies = {step: copy for step, groups in enumerate(steps) if (copy := groups[0].nests[0].loop.copy)}
-        return timeline_of(self.graph, joined.lifetimes(), values, joined.forward_steps, copies)
+        for step, groups in enumerate(steps):
+            joined.work(step, workspace_bytes(self.graph, groups, gpu=self._fuser.backend.gpu), groups)
+        return joined, steps
 
     def _allocated(self, scheduled: ScheduledPass, *, frees: bool) -> AllocatedPass:
         graph = self.graph

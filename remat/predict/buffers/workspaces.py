@@ -1,9 +1,13 @@
-"""States what libraries take from torch's allocator while they run on a CPU, beside their arguments and results.
+"""States what libraries take from torch's allocator while they run, beside their arguments and results.
 
 Found by tracing single calls of torch 2.13 on a CPU with AVX-512: convolutions by oneDNN, which puts filters, and
 images that do not have their channels last, into an order of its own. With other processors and numbers of threads it
 takes other memory: `remat.pytorch.inductor.call_workspaces` measures it for checks of plans. Fused attention takes
 blocks for each thread, of which there is one for each core.
+
+On GPUs, the backward pass of fused attention adds up the gradient of the queries in single precision (`mha_bwd` of
+torch's `flash_api.cpp`, `_efficient_attention_backward` of its `attention_backward.cu`). The second of them was seen
+on an H200 and on a GTX 1650 (`experiments.accuracy.gpu_peaks`). What cuDNN takes is not known.
 """
 
 from __future__ import annotations
@@ -30,12 +34,14 @@ _PLACE_BYTES = 8
 _SCRATCH_BYTES = 12 << 10
 
 
-def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup]) -> int:
+def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup], *, gpu: bool = False) -> int:
     """Returns the bytes that a step takes besides its buffers; 0 for kernels and for unknown calls."""
     loop = groups[0].nests[0].loop
     if loop.generated or loop.copy:
         return 0
     op, stored = graph.ops[min(loop.values)], {buffer.value: buffer.bytes for buffer, _ in loop.reads}
+    if gpu:
+        return gpu_call_bytes(op, loop.arguments)
     if op.startswith(_IN_ORDER) and len(loop.writes) == 1:
         values, places = loop.arguments[0].bytes, prod(loop.arguments[0].shape) * _PLACE_BYTES
         return values if loop.writes[0].bytes == places else places
@@ -58,6 +64,25 @@ def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], 
     if op.startswith("aten.convolution."):
         return of_parts + _convolution(arguments, results)
     return of_parts + _gradients(arguments, results) if "convolution_backward" in op else 0
+
+
+def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
+    """Returns the bytes that a call takes on a GPU besides its tensors; 0 if nothing is known about it.
+
+    Args:
+        arguments: its tensors: the gradient of the result (batch, heads, rows, width), queries, keys, and others.
+    """
+    if op.startswith("aten._scaled_dot_product_flash_attention_backward"):
+        gradient, queries, keys = arguments[:3]
+        batch, heads, rows, width = queries.shape
+        by_row = 4 * batch * heads * _up(rows, 128)
+        of_all_heads = 2 * gradient.itemsize * batch * heads * keys.shape[2] * width if keys.shape[1] < heads else 0
+        return by_row * (_up(width, 32 if width <= 128 else 64) + 1) + of_all_heads
+    if op.startswith("aten._scaled_dot_product_efficient_attention_backward"):
+        batch, heads, rows, width = arguments[1].shape
+        blocks = batch * heads * (_up(rows, 64) // 64) * (_up(width, 64) // 64)
+        return blocks * (4 * 64 * 64 + 16) + 4 * batch * heads * rows
+    return 0
 
 
 # Each thread has a block of rows by columns, in the backward pass two.
@@ -111,7 +136,11 @@ def _blocked_bytes(filters: Buffer, channels: int, *, few: bool) -> int:
 
 
 def _padded(channels: int) -> int:
-    return -(-channels // _BLOCK) * _BLOCK
+    return _up(channels, _BLOCK)
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 # As `is_contiguous(memory_format=...)`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, cast
 
 from remat.predict.kernels import rules
@@ -230,13 +231,44 @@ def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
 
 @keeping_arguments
 def attention(lowering: Lowering, call: Call) -> View | None:
-    """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost."""
-    for u in call.refs:
+    """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost.
+
+    On GPUs, what is stored and aligned stays as it is (`sdpa_constraint` of torch 2.11 and 2.13). So a mask of one head
+    that the pass computes is copied for every head before the backward pass of attention reads it.
+    """
+    gpu = lowering.stores.backend.gpu
+    for place, argument in enumerate(call.args):
+        if not isinstance(argument, Ref) or (gpu and _is_aligned(lowering.views[argument.position])):
+            continue
+        u = argument.position
         view, strides = lowering.views[u], lowering.stores.strides[u]
         if strides and min(strides) != strides[-1]:
             strides = contiguous_strides(view.shape)
-        lowering.views[u] = lowering.stores.in_order(view, strides)
+        if gpu and call.op == f"{_EFFICIENT}_backward" and place in (_GRADIENT, _RESULT):
+            _, heads, rows, width = view.shape
+            strides = (heads * rows * width, width, heads * width, 1)
+        expands = gpu and prod(view.shape) > prod(view.box.shape)
+        if expands:
+            lowering.stores.store(view.box)
+        if not (gpu and call.op == _EFFICIENT and place == _MASK):  # which may stay expanded
+            lowering.views[u] = lowering.stores.in_order(view, strides)
+        view.stored |= expands  # the compiler changes it in place, so that the next call takes it as it is
     return library(lowering, call)
+
+
+_EFFICIENT = "aten._scaled_dot_product_efficient_attention"
+# The place of the mask in the forward pass; in the backward pass, those of the result and its gradient.
+_MASK, _RESULT, _GRADIENT = 3, 5, 0
+_ALIGNED = 8
+
+
+def _is_aligned(view: View) -> bool:
+    if len(view.shape) not in (3, 4):
+        return True
+    in_memory = view.box.buffer is not None and (view.stored or view.is_whole)
+    if not in_memory or (strides := layout(view)) is None:
+        return False
+    return all(stride % _ALIGNED == 0 for stride in strides[:-1]) and (strides[-1] == 1 or view.shape[-1] <= 1)
 
 
 def concatenation(lowering: Lowering, call: Call) -> View:

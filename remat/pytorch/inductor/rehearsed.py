@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
-from remat.predict.buffers.workspaces import call_bytes
+from remat.predict.buffers.workspaces import call_bytes, gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.pytorch.inductor.call_workspaces import measured_bytes
 from remat.pytorch.inductor.scheduled import Scheduled
@@ -62,7 +62,8 @@ class _AllocationCounter(TorchDispatchMode):
         if (work := measured_bytes(func, args, kwargs or {})) is None:
             stored = {key: one.nbytes() for key, one in before.items()}
             arguments, written = ([_buffer(one) for one in of] for of in (given, made))
-            work = call_bytes(str(func), arguments, written, stored)
+            on_gpu = any(one.device.type == "cuda" for one in given)
+            work = gpu_call_bytes(str(func), arguments) if on_gpu else call_bytes(str(func), arguments, written, stored)
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
 
@@ -85,6 +86,8 @@ class _Nothing:
 def _loaded(text: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
     nothing = _Nothing()
     module: dict[str, Any] = {"nothing": nothing}
+    # A torch that was built for CPUs has no such function; no kernel runs, so no stream is needed.
+    text = text.replace("from torch._C import _cuda_getCurrentRawStream as get_raw_stream", "get_raw_stream = nothing")
     exec(text.replace("AsyncCompile()", "nothing"), module)
     module |= {
         **constants,
