@@ -232,3 +232,19 @@ def test_our_model_never_costs_less_than_any_number_of_times() -> None:
         for less, more in ((free, twice), (twice, ours), (free, ours), (ours, {"cost": row["search"]})):
             if more["cost"] is not None:
                 assert less["bound"] <= more["cost"]
+
+
+def test_measured_steps_on_a_cpu() -> None:
+    rows = {(row["case"], row["way"]): row for row in rows_of("measured_steps") if row["case"].endswith("(cpu)")}
+    section = PAGE.split("### The same, measured\n")[1].split("\n## ")[0]
+    stated = " ".join(section.split())
+    ours = {key: row for key, row in rows.items() if key[1].startswith("ours at the peak of ")}
+    pairs = [(row, rows[case, way.removeprefix("ours at the peak of ")]) for (case, way), row in ours.items()]
+    unreachable = [row for row, _ in pairs if row["error"].startswith("LimitReached")]
+    ran = [(row, theirs) for row, theirs in pairs if not row["error"]]
+    assert (len(ran), len(unreachable)) == (9, 3)
+    assert "three of four peaks that PyTorch keeps were called unreachable" in stated
+    assert all(row["peak_bytes"] <= theirs["peak_bytes"] for row, theirs in ran)
+    steps = [row["step_s"] / theirs["step_s"] - 1 for row, theirs in ran]
+    figures = f"{statistics.median(steps):+.1%} in the median, {min(steps):+.1%} at best, {max(steps):+.1%} at worst"
+    assert f"Steps: {figures}; {sum(step > 0.02 for step in steps)} of {len(steps)} are slower" in stated
