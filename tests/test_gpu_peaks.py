@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -44,17 +45,18 @@ class Masked(nn.Module):
 
 
 def predicted_and_written(graph: remat.Graph, plan: remat.Plan) -> tuple[int, int]:
-    """The predicted peak of a plan, and that of the code that Inductor writes for an H200."""
+    """The predicted peak of a plan, and that of the code that Inductor writes for a CPU, or an H200."""
     legal = Space(graph).state(remat.Choice.from_plan(graph, plan).saved).choice.plan(graph)
-    with virtual_gpu("h200"):
+    with virtual_gpu("h200") if graph.meta.get("gpu") else nullcontext():
         return remat.timeline(graph, legal).peak_bytes, rehearsed_peak(graph, legal)
 
 
-def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head() -> None:
-    """Only before the first of the calls that read it, as Inductor's code does."""
+@pytest.mark.parametrize("device", [None, "h200"])
+def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(device: str | None) -> None:
+    """For a GPU, only before the first of the calls that read it. For a CPU, the mask is an argument by keyword."""
     with FakeTensorMode():
         step, args = Masked(), (torch.randn(2, 256, 128, requires_grad=True), torch.zeros(2, 256, dtype=torch.int64))
-        ((graph, plans),) = torchs_plans(step, *args, budgets=(1.0, 0.0), device="h200")
+        ((graph, plans),) = torchs_plans(step, *args, budgets=(1.0, 0.5, 0.0), device=device)
     for plan in plans.values():
         predicted, written = predicted_and_written(graph, plan)
         assert predicted == written

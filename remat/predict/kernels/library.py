@@ -237,7 +237,7 @@ def attention(lowering: Lowering, call: Call) -> View | None:
     that the pass computes is copied for every head before the backward pass of attention reads it.
     """
     gpu = lowering.stores.backend.gpu
-    for place, argument in enumerate(call.args):
+    for place, argument in enumerate([*call.args, *call.kwargs.values()]):
         if not isinstance(argument, Ref) or (gpu and _is_aligned(lowering.views[argument.position])):
             continue
         u = argument.position
