@@ -26,17 +26,17 @@ from tests.depth import deep
 
 
 class Masked(nn.Module):
-    """Two layers of attention that read one mask, which is computed of positions."""
+    """Two layers of attention that read one mask, which is computed of positions and documents, or of padding."""
 
-    def __init__(self, heads: int = 4, width: int = 32) -> None:
+    def __init__(self, heads: int = 4, width: int = 32, *, padded: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.padded = heads, padded
         self.layers = nn.ModuleList(nn.Linear(heads * width, 3 * heads * width) for _ in range(2))
 
     def forward(self, x: Tensor, documents: Tensor) -> Tensor:
         batch, length, _ = x.shape
         first = torch.arange(length, device=x.device)
-        same = documents[:, :, None] == documents[:, None, :]
+        same = documents[:, None, :] > 0 if self.padded else documents[:, :, None] == documents[:, None, :]
         mask = torch.where((first[:, None] >= first) & same, 0.0, -torch.inf)[:, None].expand(-1, self.heads, -1, -1)
         for layer in self.layers:
             q, k, v = layer(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
@@ -51,11 +51,17 @@ def predicted_and_written(graph: remat.Graph, plan: remat.Plan) -> tuple[int, in
         return remat.timeline(graph, legal).peak_bytes, rehearsed_peak(graph, legal)
 
 
-@pytest.mark.parametrize("device", [None, "h200"])
-def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(device: str | None) -> None:
-    """For a GPU, only before the first of the calls that read it. For a CPU, the mask is an argument by keyword."""
+@pytest.mark.parametrize(("device", "padded"), [(None, False), ("h200", False), ("h200", True)])
+def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(device: str | None, padded: bool) -> None:
+    """For a GPU, only before the first of the calls, if the mask is in memory: if its expression has several reads.
+
+    For a CPU, the mask is an argument by keyword.
+    """
     with FakeTensorMode():
-        step, args = Masked(), (torch.randn(2, 256, 128, requires_grad=True), torch.zeros(2, 256, dtype=torch.int64))
+        step, args = (
+            Masked(padded=padded),
+            (torch.randn(2, 256, 128, requires_grad=True), torch.zeros(2, 256, dtype=torch.int64)),
+        )
         ((graph, plans),) = torchs_plans(step, *args, budgets=(1.0, 0.5, 0.0), device=device)
     for plan in plans.values():
         predicted, written = predicted_and_written(graph, plan)
@@ -75,7 +81,7 @@ def test_peaks_of_a_llama_are_those_of_inductors_code(budget: float) -> None:
     assert written <= predicted <= (1.01 if budget == 1 else 1) * written
 
 
-def test_peaks_on_real_gpus_are_predicted_within_half_a_percent() -> None:
+def test_peaks_on_real_gpus_are_predicted_within_six_thousandths() -> None:
     rows = json.loads((RESULTS / "gpu_peaks.json").read_text())["rows"]
     assert len(rows) == 5
     for row in rows:

@@ -4,7 +4,7 @@ Each way to train a model has a process of its own; all of them take their steps
 machine does meets them all. PyTorch's ways are `torch.compile` at its default and at memory budgets, and with every
 layer checkpointed; ours is `remat.compile` with `MemoryBudget(of="peak")`, of the peak that was measured for each of
 these. Times are medians of whole steps. Peaks are those of torch's allocator, above what was held before the step.
-What is predicted stands beside both. Losses and norms of gradients of all ways must agree.
+What is predicted stands beside both. Norms of gradients are compared.
 
 On a machine with a GPU its models are measured, otherwise those for two cores of a CPU.
 """
@@ -163,9 +163,10 @@ def device_of(kind: str) -> Any:
 
 
 def _work(pipe: Any, case: Case, way: str, limit_bytes: int | None) -> None:
-    step = Step(case, way, limit_bytes)
+    step = None
     for name in iter(pipe.recv, None):
         try:
+            step = step or Step(case, way, limit_bytes)
             pipe.send((getattr(step, name)(), ""))
         except Exception as error:  # the other ways go on
             pipe.send((None, " ".join(f"{type(error).__name__}: {error}".split())[:200]))
@@ -220,7 +221,9 @@ def measured(case: Case) -> Iterator[Row]:
         times: dict[str, list[float]] = {worker.way: [] for worker in running}
         for _ in range(_ROUNDS):
             for worker in running:
-                times[worker.way] += worker.ask("seconds") or []
+                times[worker.way] += [] if worker.error else worker.ask("seconds") or []
+        for worker in running:
+            rows[worker.way]["error"] = worker.error
     finally:
         for worker in workers:
             worker.close()
@@ -252,7 +255,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     if pairs:
         for name, what in (("step", "step_s"), ("peak", "peak_bytes")):
             errors = {f"{own['case']}, {own['way']}": float(own[what] / rival[what] - 1) for own, rival in pairs}
-            (best, least), *_, (worst, most) = sorted(errors.items(), key=lambda error: error[1])
+            ordered = sorted(errors.items(), key=lambda error: error[1])
+            (best, least), (worst, most) = ordered[0], ordered[-1]
             limit, over = (0.02, "more than 2 % above") if what == "step_s" else (0.0, "above")
             lines.append(
                 f"{name} of ours against PyTorch's way at the same peak, {len(errors)} points: "

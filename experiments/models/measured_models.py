@@ -28,7 +28,7 @@ class Case:
 
     Attributes:
         name: of the model and its sizes.
-        make: makes the model and its arguments on the CPU; the model returns a loss, or what has one as `loss`.
+        make: makes the model and its arguments, on torch's default device; the model returns a loss.
         device: "cpu" or "cuda".
         autocast: whether the model runs in bfloat16 where PyTorch's automatic mixed precision says so.
         rivals: PyTorch's ways to train it.

@@ -234,7 +234,8 @@ def attention(lowering: Lowering, call: Call) -> View | None:
     """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost.
 
     On GPUs, what is stored and aligned stays as it is (`sdpa_constraint` of torch 2.11 and 2.13). So a mask of one head
-    that the pass computes is copied for every head before the backward pass of attention reads it.
+    that the pass computes is copied for every head before the backward pass of attention reads it: once, if it is in
+    memory; else it is computed again for every call.
     """
     gpu = lowering.stores.backend.gpu
     for place, argument in enumerate([*call.args, *call.kwargs.values()]):
@@ -247,12 +248,15 @@ def attention(lowering: Lowering, call: Call) -> View | None:
         if gpu and call.op == f"{_EFFICIENT}_backward" and place in (_GRADIENT, _RESULT):
             _, heads, rows, width = view.shape
             strides = (heads * rows * width, width, heads * width, 1)
-        expands = gpu and prod(view.shape) > prod(view.box.shape)
-        if expands:
+        expands, stays_expanded = prod(view.shape) > prod(view.box.shape), call.op == _EFFICIENT and place == _MASK
+        in_memory = gpu and expands and _is_realized(lowering, u)
+        if in_memory:
             lowering.stores.store(view.box)
-        if not (gpu and call.op == _EFFICIENT and place == _MASK):  # which may stay expanded
+        if not (gpu and stays_expanded):
             lowering.views[u] = lowering.stores.in_order(view, strides)
-        view.stored |= expands  # the compiler changes it in place, so that the next call takes it as it is
+        elif expands and not in_memory:
+            lowering.views[u] = View(lowering.stores.copy(View.of_box(view.box)).box, view.shape, view.access)
+        view.stored |= in_memory  # the compiler changes it in place, so that the next call takes it as it is
     return library(lowering, call)
 
 
@@ -260,6 +264,14 @@ _EFFICIENT = "aten._scaled_dot_product_efficient_attention"
 # The place of the mask in the forward pass; in the backward pass, those of the result and its gradient.
 _MASK, _RESULT, _GRADIENT = 3, 5, 0
 _ALIGNED = 8
+
+
+# As `StorageBox.realize_hint` for what several calls read. A read at a computed position stands for two: of the
+# document of each row, and of that of each column.
+def _is_realized(lowering: Lowering, value: int) -> bool:
+    box = lowering.views[value].box
+    at_computed_position = any(start < 0 for _, (_, start) in box.reads)
+    return box.buffer is not None or (lowering.uses.readers[value] > 1 and at_computed_position)
 
 
 def _is_aligned(view: View) -> bool:
