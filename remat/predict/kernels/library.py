@@ -239,20 +239,23 @@ def attention(lowering: Lowering, call: Call) -> View | None:
     """
     gpu = lowering.stores.backend.gpu
     for place, argument in enumerate([*call.args, *call.kwargs.values()]):
-        if not isinstance(argument, Ref) or (gpu and _is_aligned(lowering.views[argument.position])):
+        if not isinstance(argument, Ref):
             continue
         u = argument.position
         view, strides = lowering.views[u], lowering.stores.strides[u]
+        stays_expanded = gpu and call.op == _EFFICIENT and place == _MASK
+        if gpu and (_is_aligned(view) or (_is_padded(view) and not stays_expanded)):
+            continue
         if strides and min(strides) != strides[-1]:
             strides = contiguous_strides(view.shape)
         if gpu and call.op == f"{_EFFICIENT}_backward" and place in (_GRADIENT, _RESULT):
             _, heads, rows, width = view.shape
             strides = (heads * rows * width, width, heads * width, 1)
-        expands, stays_expanded = prod(view.shape) > prod(view.box.shape), call.op == _EFFICIENT and place == _MASK
-        in_memory = gpu and expands and _is_realized(lowering, u)
+        expands = gpu and prod(view.shape) > prod(view.box.shape)
+        in_memory = expands and _is_realized(lowering, u)
         if in_memory:
             lowering.stores.store(view.box)
-        if not (gpu and stays_expanded):
+        if not stays_expanded:
             lowering.views[u] = lowering.stores.in_order(view, strides)
         elif expands and not in_memory:
             lowering.views[u] = View(lowering.stores.copy(View.of_box(view.box)).box, view.shape, view.access)
@@ -281,6 +284,11 @@ def _is_aligned(view: View) -> bool:
     if not in_memory or (strides := layout(view)) is None:
         return False
     return all(stride % _ALIGNED == 0 for stride in strides[:-1]) and (strides[-1] == 1 or view.shape[-1] <= 1)
+
+
+# A mask whose rows are no multiple of eight is a part of one whose rows are.
+def _is_padded(view: View) -> bool:
+    return bool(view.shape[-1] % _ALIGNED) and view.box.shape[-1:] != () and not view.box.shape[-1] % _ALIGNED
 
 
 def concatenation(lowering: Lowering, call: Call) -> View:
