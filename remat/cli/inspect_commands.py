@@ -36,7 +36,7 @@ def timeline(
 ) -> Answer:
     """Simulate what is in memory at each step of the forward and the backward pass.
 
-    Prints the peak and what is in memory then, and a bound: no plan without a host has a smaller peak. A step is a
+    Prints the peak and what is in memory then, and a lower bound on the peak without offloading. A step is a
     kernel or a call in the code that TorchInductor writes for --device; without it, for the device on which the graph
     was captured.
 

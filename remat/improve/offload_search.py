@@ -180,7 +180,7 @@ def fit_offload(
 
     Args:
         problem: the costs and bans of the clock's graph, with its budget, and with what can be offloaded. What
-            `cannot_offload` bans stays on the device. `offload.cost` is the time of copies that nothing hides.
+            `cannot_offload` bans stays on the device. `offload.cost` is the time of copies that do not overlap kernels.
         clock: the times of the step.
         solver: a solver of problems with a byte budget and with offloading.
         time_limit_s: seconds for each problem that `solver` solves, if it takes a limit.
