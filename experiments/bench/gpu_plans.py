@@ -27,9 +27,8 @@ from remat import Choice, Corpus, Graph, Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.improve.for_device import for_device
 from remat.improve.refine import SavedBytes
-from remat.improve.refine.states import Space
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.measure.torch_budgets import TENTHS, torchs_plans_of
+from remat.pytorch.measure.torch_budgets import TENTHS, legal_plans, torchs_plans_of
 
 PUBLISHED = ("vgg16", "vgg19", "unet", "resnet18", "lstm-16", "gpt2-small-fused", "hf-gpt2-sdpa", "evonorm-resnet50")
 PUBLISHED += ("hf-vit-base", "gpt2-small")
@@ -49,7 +48,7 @@ def compared(graph: Graph, budgets: Sequence[float], effort: int, seconds: float
     """Compares the plans of a graph for the GPU; the last of the budgets is 1."""
     schedule = Scheduled(graph, device=DEVICE)
     theirs = torchs_plans_of(graph, budgets, device=DEVICE)
-    legal = {budget: _with_random_numbers(graph, plan) for budget, plan in theirs.items()}
+    legal = legal_plans(graph, theirs)
     default, aggressive = legal[1.0], plan_of(graph, ByteTraffic(mode="aggressive"))
     sizes = {budget: PlanFacts.of(graph, plan).saved_bytes for budget, plan in legal.items()}
     curve = remat.traffic_frontier(
@@ -84,11 +83,6 @@ def compared(graph: Graph, budgets: Sequence[float], effort: int, seconds: float
         # A plan that keeps a tighter limit keeps this one, too.
         saved = min(saved, facts(refined.plan), key=lambda found: found["saved_bytes"])
         yield {"extra_traffic": extra, "pytorch": most, "ours": saved}
-
-
-def _with_random_numbers(graph: Graph, plan: Plan) -> Plan:
-    """Saves what cannot be recomputed, too: random numbers."""
-    return Space(graph).state(Choice.from_plan(graph, plan).saved).choice.plan(graph)
 
 
 def fewer(row: dict[str, Any], fact: str = "traffic_bytes") -> float:

@@ -17,6 +17,7 @@ from typing import Any
 
 import remat
 from costmodels import MemoryBudget
+from experiments.models.measured_models import CHECKPOINTED
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat import Corpus
@@ -39,7 +40,6 @@ STEPS = {
     "hf-llama3-8b-h100": "h100",
     "stable-diffusion-unet": "h100",
 }
-CHECKPOINTED = "every layer checkpointed"
 DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-base": "ViT-Base, H100"}
 STYLES = {
     "torch.utils.checkpoint": ("s", "#c8501e", ("every", "groups")),

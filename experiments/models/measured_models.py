@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.models.foreign import LanguageLoss
 from experiments.models.hugging_face import NextToken
 from experiments.models.published import UNet
 from experiments.models.workloads import Sample
@@ -49,17 +50,6 @@ def _hugging_face(model: str, config: str, sizes: Mapping[str, Any]) -> nn.Modul
     return getattr(transformers, model)(getattr(transformers, config)(use_cache=False, **sizes))
 
 
-class WithLabels(nn.Module):
-    """Lets a model of `transformers` compute its own loss, where its code breaks the graph in two."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.model(input_ids=words, labels=words).loss
-
-
 def _words(batch: int, length: int, vocabulary: int) -> tuple[Tensor]:
     return (torch.randint(vocabulary, (batch, length)),)
 
@@ -68,7 +58,7 @@ def _gpt2(layers: int, width: int, heads: int, words: tuple[int, int], vocabular
     sizes: dict[str, Any] = {"n_layer": layers, "n_embd": width, "n_head": heads, "vocab_size": vocabulary}
     sizes |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     model = _hugging_face("GPT2LMHeadModel", "GPT2Config", sizes)
-    return (WithLabels(model) if labels else NextToken(model)), _words(*words, vocabulary)
+    return (LanguageLoss(model) if labels else NextToken(model)), _words(*words, vocabulary)
 
 
 def _decoder(kind: str, sizes: Mapping[str, int], words: tuple[int, int], dtype: torch.dtype = torch.float32) -> Sample:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -84,11 +84,18 @@ def torchs_plans_of(
 
     with for_device():
         JointGraph.of(checked_graph(graph), where).partitioned(read)
-    if not legal:
-        return found
+    return legal_plans(graph, found) if legal else found
+
+
+def legal_plans(graph: Graph, plans: Mapping[float, Plan]) -> dict[float, Plan]:
+    """Saves what PyTorch recomputes and may not, too; other plans stay as they are.
+
+    Args:
+        plans: those of PyTorch, by budget.
+    """
     space = Space(graph)
     return {
-        budget: space.state(Choice.from_plan(graph, plan).saved).choice.plan(graph) for budget, plan in found.items()
+        budget: space.state(Choice.from_plan(graph, plan).saved).choice.plan(graph) for budget, plan in plans.items()
     }
 
 
