@@ -32,13 +32,12 @@ from costmodels import MemoryBudget
 from experiments.models.measured_models import BUDGETED, CASES, CHECKPOINTED, Case
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
-from remat.improve.refine.states import Space
-from remat.predict.time import modelled_time
-from remat.predict.time.known_devices import device_called
+from remat.improve.step_predictor import StepPredictor
+from remat.predict.time.known_devices import device_called, find_device
 from remat.predict.time.roofline import Roofline
 from remat.pytorch.measure.ceilings import measured_device
 from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.torch_budgets import torchs_plans
+from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import partitioner_settings
 
@@ -74,7 +73,7 @@ class Step:
             self._step = torch_compile(self._loss, dynamic=False)
 
     def first(self) -> Row:
-        """Compiles the step, and returns its peak, what it computes, and what is predicted of it."""
+        """Compiles the step, and returns what it computes, and what is predicted of it."""
         start = time.perf_counter()
         with partitioner_settings(activation_memory_budget=self._budget):
             loss = self._train()
@@ -89,7 +88,7 @@ class Step:
         self._train()  # what libraries allocate for themselves at first lasts
         self._forget()
         taken = peak_bytes(self._train, self._device)
-        self._forget()
+        self._release()
         return taken
 
     def seconds(self) -> list[float]:
@@ -102,7 +101,7 @@ class Step:
             self._train()
             self._wait()
             times.append(time.perf_counter() - start)
-        self._forget()
+        self._release()
         return times[1:]
 
     def _predicted(self) -> dict[str, Any]:
@@ -111,11 +110,13 @@ class Step:
         else:
             with partitioner_settings(activation_memory_budget=self._budget):
                 graphs = torchs_plans(self._loss, *self._args, budgets=[self._budget])
-            pairs = [(graph, _legal(graph, plans[self._budget])) for graph, plans in graphs]
-        device = device_of(self._device.type)
-        kernels = [remat.predict_traffic(graph, plan).kernels for graph, plan in pairs]
-        ns = sum(modelled_time(graph, own, device).ns for (graph, _), own in zip(pairs, kernels, strict=True))
-        peaks = [remat.timeline(graph, plan).peak_bytes for graph, plan in pairs]
+            pairs = [(graph, *legal_plans(graph, plans).values()) for graph, plans in graphs]
+        device = find_device(device_of(self._device.type))
+        ns, peaks = 0.0, list[int]()
+        for graph, plan in pairs:
+            predictor, saved = StepPredictor.of(graph, device), remat.Choice.from_plan(graph, plan).saved
+            peaks.append(predictor.peak(saved))
+            ns += predictor.ns(saved)
         return {"modelled_s": ns / 1e9, "predicted_peak_bytes": peaks[0] if len(peaks) == 1 else None}
 
     @property
@@ -134,17 +135,16 @@ class Step:
 
     def _forget(self) -> None:
         self._model.zero_grad(set_to_none=True)
+
+    # Only after a turn: a step that asks the driver for its memory again takes longer.
+    def _release(self) -> None:
+        self._forget()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _wait(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
-
-
-def _legal(graph: remat.Graph, plan: remat.Plan) -> remat.Plan:
-    # PyTorch recomputes a few values that it says it must save: views, and random numbers.
-    return Space(graph).state(remat.Choice.from_plan(graph, plan).saved).choice.plan(graph)
 
 
 def checkpoint_layers(model: nn.Module) -> None:
