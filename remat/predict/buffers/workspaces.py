@@ -6,8 +6,8 @@ takes other memory: `remat.pytorch.inductor.call_workspaces` measures it for che
 blocks for each thread, of which there is one for each core.
 
 On GPUs, the backward pass of fused attention adds up the gradient of the queries in single precision (`mha_bwd` of
-torch's `flash_api.cpp`, `_efficient_attention_backward` of its `attention_backward.cu`). The second of them was seen
-on an H200 and on a GTX 1650 (`experiments.accuracy.gpu_peaks`). What cuDNN takes is not known.
+torch's `flash_api.cpp`, `_efficient_attention_backward` of its `attention_backward.cu`); so does cuDNN, whose source is
+not public. All three were measured on an H200 (`experiments.accuracy.attention_workspaces`), with cuDNN of torch 2.11.
 """
 
 from __future__ import annotations
@@ -74,17 +74,53 @@ def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
     """
     if any(len(argument.shape) != 4 for argument in arguments[:3]):  # a graph may not know its shapes
         return 0
-    if op.startswith("aten._scaled_dot_product_flash_attention_backward"):
-        gradient, queries, keys = arguments[:3]
-        batch, heads, rows, width = queries.shape
-        by_row = 4 * batch * heads * _up(rows, 128)
-        of_all_heads = 2 * gradient.itemsize * batch * heads * keys.shape[2] * width if keys.shape[1] < heads else 0
-        return by_row * (_up(width, 32 if width <= 128 else 64) + 1) + of_all_heads
-    if op.startswith("aten._scaled_dot_product_efficient_attention_backward"):
-        batch, heads, rows, width = arguments[1].shape
-        blocks = batch * heads * (_up(rows, 64) // 64) * (_up(width, 64) // 64)
-        return blocks * (4 * 64 * 64 + 16) + 4 * batch * heads * rows
+    backend = op.removeprefix("aten._scaled_dot_product_").partition("_attention_backward")[0]
+    return _GPU_ATTENTION.get(backend, _nothing)(arguments)
+
+
+def _flash(arguments: Sequence[Buffer]) -> int:
+    batch, heads, rows, width = arguments[1].shape
+    sums = 4 * batch * heads * _up(rows, 128) * (_up(width, 32 if width <= 128 else 64) + 1)
+    given = [arguments[0], *arguments[4:5]]  # the gradient of the result, and the result
+    return sums + _of_all_heads(arguments) + sum(one.bytes for one in given if not _has_heads_inside(one))
+
+
+def _cudnn(arguments: Sequence[Buffer]) -> int:
+    batch, heads, rows, width = arguments[1].shape
+    return 4 * batch * heads * rows * (width + 1) + _of_all_heads(arguments)
+
+
+# Blocks of the queries' gradient are added up one by one, each with a lock (`GradQTempStorage` of torch's
+# `kernel_backward.h`). Their sizes are those of the kernels for chips from the A100 on (`cutlassB.h`).
+def _efficient(arguments: Sequence[Buffer]) -> int:
+    batch, heads, rows, width = arguments[1].shape
+    of_rows = 64 if width <= 64 else 128
+    of_width = 128 if 64 < width <= 128 and arguments[1].itemsize == 2 else 64
+    blocks = batch * heads * -(-rows // of_rows) * -(-width // of_width)
+    copied = 0 if _has_heads_inside(arguments[0]) else arguments[0].bytes
+    return blocks * (4 * of_rows * of_width + 16) + 4 * batch * heads * rows + copied
+
+
+def _nothing(_: Sequence[Buffer]) -> int:
     return 0
+
+
+_GPU_ATTENTION = {"flash": _flash, "cudnn": _cudnn, "efficient": _efficient}
+
+
+# Where several heads of queries share keys and values, each has gradients of its own at first.
+def _of_all_heads(arguments: Sequence[Buffer]) -> int:
+    gradient, queries, keys = arguments[:3]
+    batch, heads, _, width = queries.shape
+    return 2 * gradient.itemsize * batch * heads * keys.shape[2] * width if keys.shape[1] < heads else 0
+
+
+# Whether memory holds all heads of a row side by side, as where they were cut out of one product; others are copied.
+def _has_heads_inside(buffer: Buffer) -> bool:
+    batch, heads, rows, width = buffer.shape
+    by_batch, by_row, by_head, by_column = contiguous_strides((batch, rows, heads, width))
+    wanted, strides = (by_batch, by_head, by_row, by_column), buffer.strides or contiguous_strides(buffer.shape)
+    return all(size == 1 or own == want for size, own, want in zip(buffer.shape, strides, wanted, strict=True))
 
 
 # Each thread has a block of rows by columns, in the backward pass two.

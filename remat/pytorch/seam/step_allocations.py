@@ -1,4 +1,4 @@
-"""Shows what a step allocates on a CPU: lists its allocations, and leaves out the kernels, which allocate nothing."""
+"""Shows what a step allocates: lists its allocations, and leaves out kernels for CPUs, which allocate nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from remat.pytorch.seam.torch_settings import nothing_cached
 
 
 def cpu_allocations(call: Callable[[], object]) -> list[int]:
-    """Runs `call()` and lists the sizes of what is allocated on the CPU, and freed (negative), in order of time.
+    """Runs `call()` and lists the sizes of what is allocated on the CPU, and freed (negative), in order of time."""
+    return [event.cpu_memory_usage() for event in _allocations(call)]
 
-    By the profiler that preceded Kineto, which records the same sums as its successor (torch 2.11,
-    2.13 and 2.15) and prints nothing.
+
+def gpu_allocations(call: Callable[[], object]) -> list[int]:
+    """Does the same for GPUs: what was freed earlier in this process, and comes from the allocator's cache, counts."""
+    return [event.cuda_memory_usage() for event in _allocations(call)]
+
+
+def _allocations(call: Callable[[], object]) -> list[Any]:
+    """Lists events of torch's allocators, by the profiler that preceded Kineto.
+
+    It records the same sums as its successor (torch 2.11, 2.13 and 2.15), and prints nothing.
     """
     profiler, stop = internals("torch.autograd.profiler_legacy"), internals("torch.autograd")._disable_profiler_legacy
     # What was allocated earlier and is freed inside is reported with size 0: not part of this call.
@@ -29,7 +38,7 @@ def cpu_allocations(call: Callable[[], object]) -> list[int]:
     events = [event for events in threads for event in events if event.kind() == "memory_alloc"]
     if events:
         events.sort(key=events[0].cpu_elapsed_us)
-    return [event.cpu_memory_usage() for event in events]
+    return events
 
 
 @contextmanager
