@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +17,9 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from remat.improve import peak_search
-from remat.improve.joint_budget import solve_jointly, subproblem_of
+from remat.improve.joint_budget import solve_jointly
 from remat.improve.peak_search import fit_peak, measuring_with
+from remat.improve.subproblem import subproblem_of
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.peak import peak_bytes
@@ -58,13 +60,13 @@ def too_low(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peaks are predicted a fifth too low."""
     own = StepMemory.peak
     monkeypatch.setattr(StepMemory, "peak", lambda self, *args: 4 * own(self, *args) // 5)
-    both = StepMemory.kernels_and_peak
+    both = StepMemory.kernels_and_timeline
 
-    def kernels_and_low_peak(self: StepMemory, *args: Any) -> tuple[Any, int]:
-        kernels, peak = both(self, *args)
-        return kernels, 4 * peak // 5
+    def kernels_and_low_timeline(self: StepMemory, *args: Any) -> tuple[Any, remat.Timeline]:
+        kernels, line = both(self, *args)
+        return kernels, replace(line, during_bytes=4 * line.during_bytes // 5)
 
-    monkeypatch.setattr(StepMemory, "kernels_and_peak", kernels_and_low_peak)
+    monkeypatch.setattr(StepMemory, "kernels_and_timeline", kernels_and_low_timeline)
     for name in ("between_passes", "step_bounds"):  # and so are the bounds that follow from them
         bound = getattr(peak_search, name)
         low = lambda graph, problem, limit, bound=bound: bound(graph, problem, 5 * (limit + 1) // 4)  # noqa: E731

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from remat.answer.choice import Choice
@@ -17,20 +16,15 @@ from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
-from remat.improve.joint_budget import Subproblem
 from remat.improve.offload_search import fit_offload
 from remat.improve.peak_rise import peak_rise
 from remat.improve.peak_search import fit_peak
 from remat.improve.progress import Progress, check_progress, ending_within, limit_for
-from remat.improve.step_predictor import StepPredictor
+from remat.improve.step_predictor import StepPredictor, predictor_for
 from remat.improve.step_ranking import ByStepTime
-from remat.predict.buffers import records_calls
-from remat.predict.kernels import backend_for
+from remat.improve.subproblem import Subproblem
 from remat.predict.offloading import StepClock
-from remat.predict.time.device import DeviceProfile
-from remat.predict.time.known_devices import ALIASES, KNOWN, device_called, find_device
-from remat.predict.time.roofline import DEFAULT_DEVICE
-from remat.problem.costmodel import GRAPHS_OWN, CostModel
+from remat.problem.costmodel import CostModel
 from remat.problem.problem import Problem
 from remat.proof.certify import check_plan
 from remat.proof.solve import solve
@@ -118,7 +112,7 @@ def search(
         peaks = cost_model.peak_limits if limits is None else tuple(limits)
         with ending_within(time_limit_s):
             limit_s = limit_for(quick, time_limit_s)
-            predictor = step_predictor(graph, cost_model)
+            predictor = predictor_for(graph, cost_model)
             graph = graph if predictor is None else predictor.graph
             solution = fit_peak(
                 graph, problem, peaks, quick, time_limit_s=limit_s, throw=throw, progress=progress, predictor=predictor
@@ -133,29 +127,11 @@ def search(
     solution = solve(problem, solver, time_limit_s=time_limit_s, throw=throw)
     if problem.budget_bytes is None or problem.offload is not None or solution.plan is None:
         return solution
-    predictor = step_predictor(graph, cost_model)
+    predictor = predictor_for(graph, cost_model)
     if predictor is None:
         return solution
     with ending_within(time_limit_s):
         return _with_step(graph, _fastest(problem, solution, predictor), predictor)
-
-
-def step_predictor(graph: Graph, cost_model: CostModel) -> StepPredictor | None:
-    """Returns the judge of the steps of a graph, on the device of a cost model; None if plans are ranked by price.
-
-    The graph of the judge has the kernels of that device. Graphs that do not record their calls have no kernels.
-    """
-    device = cost_model.step_device
-    if device is None or not records_calls(graph):
-        return None
-    kind = None
-    if device == GRAPHS_OWN:
-        is_cpu = backend_for(graph, None).name == "cpu"
-        device = "cpu" if is_cpu else device_called(graph.meta.get("gpu", "")) or DEFAULT_DEVICE
-    elif isinstance(device, str) and device in (*KNOWN, *ALIASES):
-        kind = device
-    assert isinstance(device, str | Path | DeviceProfile)  # `CostModel.step_device` says so
-    return StepPredictor.of(graph, find_device(device), kind)
 
 
 def _fastest(problem: Problem, solution: Solution, predictor: StepPredictor) -> Solution:

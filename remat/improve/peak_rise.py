@@ -13,7 +13,9 @@ from dataclasses import replace
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.improve.byte_budgets import default_plan, evenly_spaced
-from remat.improve.joint_budget import JointPeak, Subproblem, split, union_problem
+from remat.improve.joint_budget import split, union_problem
+from remat.improve.joint_peak import JointPeak
+from remat.improve.subproblem import Subproblem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull, Vertex
 from remat.proof.solve import solve
@@ -59,7 +61,10 @@ def peak_rise(parts: Sequence[Subproblem], choices: Sequence[Choice], solver: st
     alone = " without a host" if union.offload is not None else ""
     other = f"No budget{alone} was found that does not"
     if other_bytes is not None:
-        share = f"{other_bytes / max(peaks.saved_bytes(default), 1):.0%} of what the default saves"
+        default_bytes = sum(
+            part.times * one.saved_bytes(part.problem) for part, one in zip(parts, default, strict=True)
+        )
+        share = f"{other_bytes / max(default_bytes, 1):.0%} of what the default saves"
         other = f"The smallest budget{alone} found that does not is {other_bytes} bytes, {share}"
     return (
         f"this budget of saved memory raises the predicted peak from {human_bytes(default_peak)}, that of PyTorch's "

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from fractions import Fraction
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -50,7 +50,26 @@ Measure: TypeAlias = Callable[[Graph, Plan, int], int | None]
 
 measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
 
-_Plans: TypeAlias = "PeakPlans | StepPlans"
+
+class Plans(Protocol):
+    """Finds plans with a peak: of one graph, or of several together."""
+
+    @property
+    def cheapest(self) -> Any:
+        """Returns the plan of least cost."""
+        ...
+
+    @property
+    def smallest(self) -> Any:
+        """Returns the plan with the smallest peak found."""
+        ...
+
+    def within(self, limit_bytes: int, /) -> Any:
+        """Returns the best plan found with a peak of at most `limit_bytes`; None if there is none."""
+        ...
+
+
+_Plan = TypeVar("_Plan")
 
 MEASURED = 4
 """At most so many plans are measured."""
@@ -167,7 +186,7 @@ def fit_peak(
         simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress)
         plans = simulated if not records_calls(graph) else StepPlans(simulated, predictor)
         least = step_floor(graph) if records_calls(graph) else lower_bound(graph)
-        limit_bytes = _tightest_limit(limits, plans, least.bytes)
+        limit_bytes = tightest_limit(limits, plans, least.bytes)
         if least.bytes > limit_bytes:
             raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
         relaxed, bound, certificate = _bounded(_relaxations(graph, problem, limit_bytes), limit_bytes)
@@ -176,9 +195,13 @@ def fit_peak(
             raise
         claim = Termination(TerminationReason.INFEASIBLE, detail=str(conflict))
         return Solution(None, None, claim, None, NAME, is_proven=True)
-    is_fraction = all(isinstance(limit, Fraction) for limit in limits)
     was_cut_short = is_over()  # then a fraction may be that of the smallest peak so far, which a search would lower
-    taken, best = _measured(plans, graph, problem, limit_bytes, is_fraction=is_fraction)
+    measure = measuring.get()
+
+    def measured(one: PeakPlan) -> int | None:
+        return None if measure is None else measure(graph, one.choice.plan(problem), limit_bytes)
+
+    taken, best = checked_plan(plans, measured, limit_bytes, limits)
     if best is None:
         smallest = plans.smallest.peak_bytes if taken is None else taken
         early = f"{ended_early().detail}; " if is_over() else ""
@@ -200,18 +223,24 @@ def _ended() -> Termination:
     return ended_early() if is_over() else Termination(TerminationReason.FEASIBLE)
 
 
-def _measured(
-    plans: _Plans, graph: Graph, problem: Problem, limit_bytes: int, *, is_fraction: bool
-) -> tuple[int | None, PeakPlan | None]:
+def checked_plan(
+    plans: Plans, measure: Callable[[_Plan], int | None], limit_bytes: int, limits: Sequence[int | Fraction]
+) -> tuple[int | None, _Plan | None]:
     """Finds a plan that keeps a limit also by measurement, and returns (measured bytes or None, plan or None).
 
     If a plan exceeds the limit by a factor when measured, the next one is searched within a limit that is smaller by
     this factor. If no plan keeps the limit, a fraction takes the plan with the smallest peak measured, and bytes take
     none.
+
+    Args:
+        plans: where plans come from.
+        measure: measures the peak of a plan in bytes; None if it cannot.
+        limit_bytes: the limit.
+        limits: as the user gave them.
     """
-    measure, plan, tried = measuring.get(), plans.within(limit_bytes), list[tuple[int, PeakPlan]]()
-    while plan is not None and measure is not None and len(tried) < MEASURED:
-        taken = measure(graph, plan.choice.plan(problem), limit_bytes)
+    plan, tried = plans.within(limit_bytes), list[tuple[int, Any]]()
+    while plan is not None and len(tried) < MEASURED:
+        taken = measure(plan)
         if taken is None or taken <= limit_bytes:
             return taken, plan
         tried.append((taken, plan))
@@ -220,10 +249,17 @@ def _measured(
         if any(plan is other for _, other in tried):
             break
     taken, least = min(tried, key=lambda one: one[0]) if tried else (None, plan)
-    return taken, least if is_fraction or not tried else None
+    return taken, least if all(isinstance(limit, Fraction) for limit in limits) or not tried else None
 
 
-def _tightest_limit(limits: tuple[int | Fraction, ...], plans: _Plans, least_bytes: int) -> int:
+def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: int) -> int:
+    """Returns the smallest limit in bytes; a fraction is one of the cheapest plan's peak, but never unreachable.
+
+    Args:
+        limits: as the user gave them.
+        plans: where plans come from.
+        least_bytes: no plan has a smaller peak.
+    """
     for limit in limits:
         if not isinstance(limit, Fraction) and not is_whole(limit):
             raise InvalidOption(

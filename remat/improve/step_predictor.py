@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
-from remat.predict.buffers import StepMemory
+from remat.predict.buffers import StepMemory, records_calls
+from remat.predict.kernels import backend_for
+from remat.predict.memory import Timeline
 from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import ALIASES, KNOWN, device_called, find_device
 from remat.predict.time.modelled_step import KernelClock
+from remat.predict.time.roofline import DEFAULT_DEVICE
+from remat.problem.costmodel import GRAPHS_OWN, CostModel
 
 
 class StepPredictor:
@@ -18,26 +25,30 @@ class StepPredictor:
     Attributes:
         graph: the joint graph; its device says whose kernels are predicted.
         device: the ceilings by which kernels are timed.
+        dropped: outputs that the caller does not keep (see `StepMemory`).
     """
 
-    def __init__(self, graph: Graph, device: DeviceProfile) -> None:
-        self.graph, self.device = graph, device
-        self._memory, self._clock = StepMemory(graph), KernelClock(graph, device)
+    def __init__(self, graph: Graph, device: DeviceProfile, dropped: frozenset[str] = frozenset()) -> None:
+        self.graph, self.device, self.dropped = graph, device, dropped
+        self._memory, self._clock = StepMemory(graph, dropped=dropped), KernelClock(graph, device)
         self._ns: dict[bytes, float] = {}
         self._peaks: dict[bytes, int] = {}
 
     @classmethod
-    def of(cls, graph: Graph, device: DeviceProfile, kind: str | None = None) -> StepPredictor:
+    def of(
+        cls, graph: Graph, device: DeviceProfile, kind: str | None = None, dropped: frozenset[str] = frozenset()
+    ) -> StepPredictor:
         """Returns the predictor of a graph and a device, which remembers what it predicted before.
 
         Args:
             graph: captured on any device.
             device: the ceilings.
             kind: the name of a device that has the same kernels; None for the device of the graph.
+            dropped: outputs that the caller does not keep.
         """
-        predictors, key = graph.derived(_predictors), (repr(device), kind)
+        predictors, key = graph.derived(_predictors), (repr(device), kind, dropped)
         if key not in predictors:
-            predictors[key] = cls(for_device(graph, kind), device)
+            predictors[key] = cls(for_device(graph, kind), device, dropped)
         return predictors[key]
 
     def ns(self, saved: BoolArray) -> float:
@@ -51,10 +62,33 @@ class StepPredictor:
         """Predicts the most bytes alive in the step that saves these values, and notes its time."""
         key = np.packbits(saved).tobytes()
         if key not in self._peaks:
-            kernels, self._peaks[key] = self._memory.kernels_and_peak(saved)
-            self._ns[key] = self._clock.time(kernels).ns
+            self._peaks[key] = self.timeline(saved).peak_bytes
         return self._peaks[key]
 
+    def timeline(self, saved: BoolArray) -> Timeline:
+        """Predicts the live bytes of the step that saves these values, anew each time, and notes its time."""
+        kernels, line = self._memory.kernels_and_timeline(saved)
+        self._ns[np.packbits(saved).tobytes()] = self._clock.time(kernels).ns
+        return line
 
-def _predictors(_graph: Graph) -> dict[tuple[str, str | None], StepPredictor]:
+
+def predictor_for(graph: Graph, cost_model: CostModel, dropped: frozenset[str] = frozenset()) -> StepPredictor | None:
+    """Returns what predicts the steps of a graph on the device of a cost model; None if plans are ranked by price.
+
+    Its graph has the kernels of that device. Graphs that do not record their calls have no kernels.
+    """
+    device = cost_model.step_device
+    if device is None or not records_calls(graph):
+        return None
+    kind = None
+    if device == GRAPHS_OWN:
+        is_cpu = backend_for(graph, None).name == "cpu"
+        device = "cpu" if is_cpu else device_called(graph.meta.get("gpu", "")) or DEFAULT_DEVICE
+    elif isinstance(device, str) and device in (*KNOWN, *ALIASES):
+        kind = device
+    assert isinstance(device, str | Path | DeviceProfile)  # `CostModel.step_device` says so
+    return StepPredictor.of(graph, find_device(device), kind, dropped)
+
+
+def _predictors(_graph: Graph) -> dict[tuple[str, str | None, frozenset[str]], StepPredictor]:
     return {}

@@ -20,7 +20,7 @@ where memory is plenty; where it is scarce, prices without it lead to better pla
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 
@@ -54,11 +54,17 @@ class StepPlans:
     Args:
         plans: the plans by simulation.
         predictor: times steps, by which plans are then ranked; None ranks them by cost.
+        peak: predicts the peak of the plan that saves these values; None takes that of the step of the graph alone.
     """
 
-    def __init__(self, plans: PeakPlans, predictor: StepPredictor | None = None) -> None:
+    def __init__(
+        self,
+        plans: PeakPlans,
+        predictor: StepPredictor | None = None,
+        peak: Callable[[BoolArray], int] | None = None,
+    ) -> None:
         self._plans, self._graph, self._problem = plans, plans.graph, plans.problem
-        self._memory = StepMemory(plans.graph) if predictor is None else predictor
+        self._peak = peak or (StepMemory(plans.graph) if predictor is None else predictor).peak
         self._ranking = (
             ByCost(plans.graph, plans.problem) if predictor is None else ByStepTime(plans.problem, predictor)
         )
@@ -95,6 +101,12 @@ class StepPlans:
             if self._best(limit_bytes) is None:
                 _ = self.smallest
         return self._best(limit_bytes)
+
+    @property
+    def ranked(self) -> list[tuple[Choice, float]]:
+        """Returns all plans that were predicted, each with its rank; the first is that of least cost."""
+        choices = [self.cheapest.choice, *(plan.choice for plan in self._predicted.values())]
+        return [(choice, self._ranking.of(choice)) for choice in choices]
 
     def _best(self, limit_bytes: int) -> PeakPlan | None:
         within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)
@@ -196,6 +208,6 @@ class StepPlans:
         if choice.key not in self._predicted:
             if self._predicted:  # the first plan is there however long it takes
                 go_on()
-            peak_bytes = self._memory.peak(self._graph.for_all_values(choice.saved))
+            peak_bytes = self._peak(self._graph.for_all_values(choice.saved))
             self._predicted[choice.key] = self._plans.record(choice, peak_bytes)
         return self._predicted[choice.key]

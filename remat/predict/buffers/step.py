@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +41,7 @@ class StepMemory:
         graph: the joint graph.
         backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
         holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+        dropped: names of outputs that the caller does not keep; of a view, the name of the value that owns its storage.
         copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
 
     Raises:
@@ -48,9 +50,15 @@ class StepMemory:
     """
 
     def __init__(
-        self, graph: Graph, backend: str | None = None, *, holds_outputs: bool = True, copy_stream: bool = False
+        self,
+        graph: Graph,
+        backend: str | None = None,
+        *,
+        holds_outputs: bool = True,
+        dropped: Collection[str] = (),
+        copy_stream: bool = False,
     ) -> None:
-        self.graph, self.holds_outputs = graph, holds_outputs
+        self.graph, self.holds_outputs, self._dropped = graph, holds_outputs, dropped
         self._fuser = Fuser(graph, backend, copy_stream=copy_stream)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
@@ -71,13 +79,10 @@ class StepMemory:
         """Returns the timeline of a plan, in which a step is what is launched at once; errors are those of `peak`."""
         return self._timeline(*self._fuser.passes(saved, offloaded))
 
-    def kernels_and_peak(self, saved: BoolArray) -> tuple[tuple[Kernel, ...], int]:
-        """Returns the kernels of a plan, and the most bytes that are alive at once: both from one schedule.
-
-        Args and errors are those of `peak`.
-        """
+    def kernels_and_timeline(self, saved: BoolArray) -> tuple[tuple[Kernel, ...], Timeline]:
+        """Returns the kernels of a plan, and its timeline, from one schedule. Args and errors are those of `peak`."""
         passes = self._fuser.passes(saved)
-        return self._fuser.launched(passes), self._timeline(*passes).peak_bytes
+        return self._fuser.launched(passes), self._timeline(*passes)
 
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
         """Returns the kernels of a plan alone, which takes half as long. Args and errors are those of `peak`."""
@@ -125,7 +130,8 @@ class StepMemory:
                 until = joined.forward_steps + last[argument] if argument in last else joined.steps
                 joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
-                joined.hold(buffer, "output", joined.steps if self.holds_outputs else joined.forward_steps - 1)
+                is_held = self.holds_outputs and self.graph.names[self.graph.base[v]] not in self._dropped
+                joined.hold(buffer, "output", joined.steps if is_held else joined.forward_steps - 1)
         for allocated in (forward, backward):
             for loop in allocated.scheduled.loops:
                 if "to the host" in loop.copy:

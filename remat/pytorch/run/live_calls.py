@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -18,17 +20,41 @@ Together: TypeAlias = frozenset[tuple[str, int]]
 """Keys of graphs, and how many calls of each are alive at the same time."""
 
 
-class LiveCalls:
-    """Counts calls from their forward pass to their backward pass, by the keys of their graphs."""
+@dataclass(frozen=True)
+class Overlap:
+    """Describes calls that were alive at the same time.
 
-    def __init__(self) -> None:
+    Attributes:
+        order: the key of each call's graph, in the order of beginning.
+        shared: the storages that the calls have in common, or that other graphs handed to them.
+        handed_bytes: the most bytes that graphs computed for them, and that no plan counts.
+    """
+
+    order: tuple[str, ...]
+    shared: Shared = ()
+    handed_bytes: int = 0
+
+
+class LiveCalls:
+    """Counts calls from their forward pass to their backward pass, by the keys of their graphs.
+
+    Args:
+        watches_results: for how long results of graphs are held is looked at, too.
+
+    Attributes:
+        in_reverse: each call has ended before those that began earlier.
+    """
+
+    def __init__(self, *, watches_results: bool) -> None:
+        self.in_reverse, self._watches = True, watches_results
         self._numbers = count()
         self._live: dict[int, str] = {}
         self._released: deque[int] = deque()
         self._begun: deque[weakref.finalize[[int], Any]] = deque()
         self._handed: dict[int, int] = {}
         self._storages = SharedStorages()
-        self._seen: dict[Together, tuple[int, Shared]] = {}
+        self._seen: dict[Together, Overlap] = {}
+        self._outputs: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
 
     @property
     def together(self) -> Together:
@@ -41,14 +67,14 @@ class LiveCalls:
         return frozenset(Counter(self._live.values()).items())
 
     @property
-    def shared(self) -> Shared:
-        """Returns the storages that several live calls share, or that other graphs handed to them."""
-        return self._storages.among(self._live)
+    def now(self) -> Overlap:
+        """Describes the calls that are alive now."""
+        shared, handed_bytes = self._storages.among(self._live), sum(self._handed.values())
+        return Overlap(tuple(self._live.values()), shared, handed_bytes)
 
-    @property
-    def handed_bytes(self) -> int:
-        """Returns the live bytes that graphs computed for other graphs, and that no plan counts."""
-        return sum(self._handed.values())
+    def dropped(self, key: str) -> frozenset[str]:
+        """Returns which results of a graph nobody ever held when its backward pass began, by their names there."""
+        return frozenset(name for one, name in self._outputs[False] - self._outputs[True] if one == key)
 
     def began(
         self, key: str, handed: Mapping[int, int], taken: Mapping[str, Tensor], given: Mapping[str, Tensor], node: Any
@@ -72,15 +98,21 @@ class LiveCalls:
 
         def read(*_: Any) -> None:
             if not is_dynamo_compiling():  # under compiled autograd, where Dynamo would watch what changes in here
+                self._look_at_results(number, key)
                 ended()
 
         node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
 
-    def seen(self) -> Mapping[Together, tuple[int, Shared]]:
-        """Returns which calls were alive together when one ended.
+    def _look_at_results(self, number: int, key: str) -> None:
+        if not self._watches or self._alive in self._seen:
+            return
+        if number == next(reversed(self._live), None):
+            gc.collect()  # a first step leaves cycles behind, from its compilations, which hold results of graphs
+        for name, is_held in self._storages.alive(number).items():
+            self._outputs[is_held].add((key, name))
 
-        With them come the most bytes that were handed over, and the storages that they had in common.
-        """
+    def seen(self) -> Mapping[Together, Overlap]:
+        """Returns which calls were alive together when one ended."""
         self._count_released()
         return self._seen
 
@@ -93,19 +125,22 @@ class LiveCalls:
         while self._begun and ((call := self._begun[0].peek()) is None or saved_values_freed(call[0])):
             self._begun.popleft()()
         if self._released and self._live:
-            handed_bytes, shared = self._seen.get(self._alive, (0, ()))
+            now, before = self.now, self._seen.get(self._alive, Overlap(()))
             # Once plans are made, what is handed over is not looked at any more: what was found first is all.
-            self._seen[self._alive] = max(handed_bytes, self.handed_bytes), max(shared, self.shared, key=_uses)
+            handed_bytes = max(before.handed_bytes, now.handed_bytes)
+            self._seen[self._alive] = replace(max(before, now, key=_uses), handed_bytes=handed_bytes)
             self._storages.forget(all_of_them=False)
         while self._released:
-            self._live.pop(self._released.popleft(), None)
+            ended = self._released.popleft()
+            self.in_reverse &= ended == next(reversed(self._live), ended)
+            self._live.pop(ended, None)
         if not self._live:
             self._handed.clear()
             self._storages.forget(all_of_them=True)
 
 
-def _uses(shared: Shared) -> int:
-    return sum(len(uses) for _, uses in shared)
+def _uses(overlap: Overlap) -> tuple[int, int]:
+    return sum(len(uses) for _, uses in overlap.shared), len(overlap.order)
 
 
 def maximal_sets(seen: Collection[Together]) -> list[Together]:

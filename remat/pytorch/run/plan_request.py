@@ -10,7 +10,7 @@ from remat.answer.plan import Plan
 from remat.answer.solver import Solver
 from remat.facts.graph import Graph
 from remat.improve.choose import choose, search
-from remat.improve.joint_budget import subproblem_of
+from remat.improve.subproblem import subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.pytorch.run.calls import Compilation
 from remat.pytorch.run.on_device import check_device

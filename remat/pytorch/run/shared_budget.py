@@ -25,14 +25,16 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
 from remat.improve.choose import search
-from remat.improve.joint_budget import Subproblem, budget_of, solve_jointly, subproblem_of
+from remat.improve.joint_budget import budget_of, solve_jointly
+from remat.improve.joint_peak import CallSequence
 from remat.improve.peak_rise import peak_rise
+from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.live_calls import LiveCalls, Together, maximal_sets
+from remat.pytorch.run.live_calls import LiveCalls, Overlap, Together, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
-from remat.pytorch.run.shared_storages import Boundary, Shared
+from remat.pytorch.run.shared_storages import Boundary
 from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
@@ -91,7 +93,7 @@ class SharedBudget:
         self._plans: Mapping[str, ChosenPlan] = {}
         self._price: Multipliers | None = None
         self._solver: Solver | None = None
-        self._calls = LiveCalls()
+        self._calls = LiveCalls(watches_results=model.limits_peak)
         self._planned: set[Together] = set()
         self._waited = 0
         self._has_warned = self._has_told_of_the_peak = False
@@ -113,7 +115,7 @@ class SharedBudget:
     @property
     def held_bytes(self) -> int:
         """Returns the bytes that the calls save that are alive now, by their plans."""
-        return self._held_bytes(self._calls.together, self._calls.shared)
+        return self._held_bytes(self._calls.together, self._calls.now)
 
     def plan_for(
         self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
@@ -202,7 +204,7 @@ class SharedBudget:
             )
         if self._has_warned or self.cost_model.limits_peak:
             return
-        if exceeded := self._exceeded(self._calls.together, self._calls.shared):
+        if exceeded := self._exceeded(self._calls.together, self._calls.now):
             self._has_warned = True
             most, found = exceeded
             warnings.warn(
@@ -238,13 +240,13 @@ class SharedBudget:
             self._is_first_step = False
             self._calls.forget()
             return
-        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together][1]) for together in new)
+        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together]) for together in new)
         unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
         if (over or unplanned) and self.generation < _REPLANNED:
             self._plan_together(seen)
         self._planned |= new
 
-    def _plan_together(self, seen: Mapping[Together, tuple[int, Shared]]) -> None:
+    def _plan_together(self, seen: Mapping[Together, Overlap]) -> None:
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
@@ -253,12 +255,13 @@ class SharedBudget:
         is_better = False
         for together in maximal_sets(seen):
             keys = sorted(together)
-            parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
-            other_bytes, uses_of = seen[together]
-            place = {key: i for i, (key, _) in enumerate(keys)}
-            shared = [(size, [(place[key], name) for key, name in uses]) for size, uses in uses_of]
+            dropped = self._calls.dropped
+            parts = [replace(self._pieces[key].part, times=times, dropped=dropped(key)) for key, times in keys]
+            place, overlap = {key: i for i, (key, _) in enumerate(keys)}, seen[together]
+            order, other_bytes = tuple(place[key] for key in overlap.order), overlap.handed_bytes
+            calls = CallSequence(order, self._calls.in_reverse, overlap.shared)
             new_plans, self._price, gap = solve_jointly(
-                parts, self.cost_model, self._solver, other_bytes=other_bytes, shared=shared
+                parts, self.cost_model, self._solver, other_bytes=other_bytes, calls=calls
             )
             by = "all graphs together"
             if is_last:
@@ -303,9 +306,7 @@ class SharedBudget:
 
     def most_held_bytes(self) -> int:
         """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
-        return max(
-            (self._held_bytes(together, shared) for together, (_, shared) in self._calls.seen().items()), default=0
-        )
+        return max((self._held_bytes(together, overlap) for together, overlap in self._calls.seen().items()), default=0)
 
     # A budget of saved memory may make the peak higher than under PyTorch's default plans.
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
@@ -318,15 +319,16 @@ class SharedBudget:
             ranks.warn(rise)
 
     # The budget, and what the calls save; None if they keep it.
-    def _exceeded(self, together: Together, shared: Shared) -> tuple[int, int] | None:
-        held = self._held_bytes(together, shared)
+    def _exceeded(self, together: Together, overlap: Overlap) -> tuple[int, int] | None:
+        held = self._held_bytes(together, overlap)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
-    def _held_bytes(self, together: Together, shared: Shared) -> int:
+    def _held_bytes(self, together: Together, overlap: Overlap) -> int:
         """Adds up what calls save, each storage once; a plan counts nothing of what it was handed unexpectedly."""
         held = sum(self._pieces[key].saved_bytes * times for key, times in together)
-        for size, uses in shared:
-            saving = [(self._pieces[key], name) for key, name in uses if name in self._pieces[key].saved]
+        for size, uses in overlap.shared:
+            pieces = [(self._pieces[overlap.order[call]], name) for call, name in uses]
+            saving = [(piece, name) for piece, name in pieces if name in piece.saved]
             counted = sum(
                 name in piece.made_before or name in piece.boundary.outputs.values() for piece, name in saving
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -12,8 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from remat.facts.graph import Graph
 from remat.pytorch.seam.torch_names import storage_number
 
-Shared: TypeAlias = tuple[tuple[int, tuple[tuple[str, str], ...]], ...]
-"""The bytes of each storage, and who may save it: the keys of graphs, each with the name that it has there."""
+Shared: TypeAlias = tuple[tuple[int, tuple[tuple[int, str], ...]], ...]
+"""The bytes of each storage, and who may save it: the positions of calls, each with the name that it has there."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,16 @@ class SharedStorages:
                 storage = tensor.untyped_storage()
                 self._uses.setdefault(StorageWeakRef(storage), (storage.nbytes(), []))[1].append((call, name))
 
-    def among(self, calls: Mapping[int, str]) -> Shared:
-        """Lists what calls (keys of graphs by number) take from each other, or from outside of all graphs."""
-        uses = ((size, [(calls[call], name) for call, name in of if call in calls]) for size, of in self._uses.values())
+    def among(self, calls: Iterable[int]) -> Shared:
+        """Lists what calls take from each other, or from outside of all graphs, by their positions in `calls`."""
+        place = {call: i for i, call in enumerate(calls)}
+        uses = ((size, [(place[call], name) for call, name in of if call in place]) for size, of in self._uses.values())
         return tuple((size, tuple(of)) for size, of in uses if of)
+
+    def alive(self, call: int) -> dict[str, bool]:
+        """Says of each activation that a call took or made, by its name there, whether somebody still holds it."""
+        uses = ((storage, name) for storage, (_, of) in [*self._uses.items()] for one, name in of if one == call)
+        return {name: not storage.expired() for storage, name in uses}
 
     def forget(self, *, all_of_them: bool) -> None:
         """Forgets storages that are freed, or all."""

@@ -1,0 +1,71 @@
+"""Poses the problem of one graph of a run that shares a budget with other graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.facts.columns import frozen
+from remat.facts.graph import Graph
+from remat.problem.costmodel import CostModel
+from remat.problem.multipliers import Multipliers
+from remat.problem.problem import Problem
+from remat.proof.budget import flow_solver, least_bytes
+
+# Multipliers are rounded to so many bits, so that their product with a cost is no overflow.
+_BITS = 24
+
+
+@dataclass(frozen=True, eq=False)
+class Subproblem:
+    """Describes one graph of a run, and how many of its calls are alive at once.
+
+    Attributes:
+        graph: the joint graph.
+        problem: its prices and bans, and the budget as it would be for this graph alone (see `subproblem_of`).
+        times: the number of calls whose saved values are alive at the same time.
+        earlier_bytes: the size of its inputs that other graphs of the run computed; so large are their gradients, too.
+        dropped: names of storages that it returns, and that nobody holds any more when its backward pass begins.
+    """
+
+    graph: Graph
+    problem: Problem
+    times: int = 1
+    earlier_bytes: int = 0
+    dropped: frozenset[str] = frozenset()
+
+    @property
+    def least(self) -> Choice:
+        """Returns the choice that saves the fewest bytes."""
+        return least_bytes(self.problem).choice
+
+    def at(self, multipliers: Multipliers) -> Choice:
+        """Returns the choice that minimizes cost and bytes, weighted by these multipliers."""
+        return flow_solver().minimum_cut(self.problem, multipliers.coarser(_BITS)).choice
+
+
+def subproblem_of(graph: Graph, cost_model: CostModel, earlier_values: Collection[str] = ()) -> Subproblem:
+    """Poses the problem of one graph of a run.
+
+    Args:
+        earlier_values: names of the inputs that other graphs of the run computed. Only because they are saved they are
+            alive, so that they count as saved bytes. Other inputs, such as parameters, are alive anyway and count
+            nothing.
+    """
+    problem = cost_model.pose_without_peak(graph)
+    is_earlier = np.array([name in earlier_values for name in graph.names], np.bool_)
+    if not is_earlier.any():
+        return Subproblem(graph, problem)
+    counted = np.where(is_earlier[graph.base], graph.storage_bytes, 0)[graph.plannable]
+    problem = replace(problem, save_bytes=frozen(problem.save_bytes + counted))
+    earlier_bytes = int(graph.bytes[is_earlier & (graph.base == np.arange(len(graph)))].sum())
+    fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
+    if fractions and problem.budget_bytes is not None:
+        budget = problem.budget_bytes + math.floor(min(fractions) * earlier_bytes)
+        problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
+    return Subproblem(graph, problem, earlier_bytes=earlier_bytes)

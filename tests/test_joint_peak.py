@@ -1,0 +1,122 @@
+"""Several graphs of a run keep one limit of the peak, counted at each moment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat
+from costmodels import MemoryBudget
+from remat.improve.joint_peak import CallSequence, GraphMemory, JointPeak, JointPlans
+from remat.improve.subproblem import Subproblem, subproblem_of
+from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from remat.pytorch.seam.torch_names import torch_compile
+from remat.pytorch.seam.torch_settings import partitioner_settings
+from solvers import Lagrangian
+
+WORDS, WIDTH, VOCABULARY = 128, 32, 2000
+
+
+class WithItsOwnLoss(nn.Module):
+    """Has layers in one graph and the loss in another, as a language model by `transformers` that is given labels."""
+
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(layers))
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+        for layer in self.layers:
+            x = x + layer(x.exp().cos()).tanh()
+        logits = self.head(x)
+        torch._dynamo.graph_break()
+        return nn.functional.cross_entropy(logits, words), logits
+
+
+def peak_of(step: Any, model: nn.Module, args: tuple[Tensor, ...], *, holds_logits: bool) -> int:
+    """Traces the fourth step by torch's allocator; who holds the logits holds them over the backward pass."""
+
+    def train() -> None:
+        model.zero_grad(set_to_none=True)
+        loss, logits = step(*args)
+        if not holds_logits:
+            del logits
+        loss.backward()
+
+    with no_cpu_kernels():
+        for _ in range(3):
+            train()
+        model.zero_grad(set_to_none=True)
+        return peak_bytes(train, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("holds_logits", [False, True])
+@pytest.mark.parametrize("budget", [1.0, 0.3])
+def test_what_torch_keeps_with_two_graphs_is_reached_and_kept(budget: float, *, holds_logits: bool) -> None:
+    """The sum of what both save would exceed the limit: it counts the logits in the backward pass of the layers."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model, args = WithItsOwnLoss(), (torch.randn(WORDS, WIDTH), torch.randint(VOCABULARY, (WORDS,)))
+    with partitioner_settings(activation_memory_budget=budget):
+        limit = peak_of(torch_compile(model), model, args, holds_logits=holds_logits)
+    torch.compiler.reset()
+    step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
+    assert peak_of(step, model, args, holds_logits=holds_logits) <= limit
+    assert step.report().as_frame().chosen_by.tolist() == 2 * ["all graphs together"]
+
+
+def part(cost: int = 1, size: int = 100) -> Subproblem:
+    """Four values in a row, each read again in the backward pass."""
+    g = remat.GraphBuilder()
+    value = g.input("x", bytes=4)
+    for i in range(4):
+        value = g.op("cos", value, name=f"v{i}", bytes=size + 10 * i)
+    g.output(value)
+    dy = g.tangent("dy", bytes=100)
+    for i in reversed(range(4)):
+        dy = g.op("mul", dy, f"v{i}", name=f"d{i}", bytes=size)
+    g.gradient(dy)
+    own = subproblem_of(g.build(), MemoryBudget(1024, of="peak"))
+    prices = np.arange(len(own.problem)) + cost
+    return replace(own, problem=replace(own.problem, recompute_cost=prices))
+
+
+@pytest.mark.parametrize("in_reverse", [True, False])
+@pytest.mark.parametrize("order", [(0, 1), (0, 1, 2), (0, 1, 1)])
+def test_no_combination_of_candidates_is_better(order: tuple[int, ...], *, in_reverse: bool) -> None:
+    graphs = max(order) + 1
+    parts = [part(cost=3 * i + 1, size=50 * (i + 1)) for i in range(graphs)]
+    peak = JointPeak(parts, CallSequence(order, in_reverse))
+    plans = JointPlans(peak, Lagrangian())
+    found = {
+        peak.at([one.memory for one in combination]): sum(one.rank for one in combination)
+        for combination in sorted(product(*plans.pools), key=lambda of: -sum(one.rank for one in of))
+    }
+    assert plans.smallest.peak_bytes == min(found)
+    for limit in sorted(found):
+        best = plans.within(limit)
+        assert best is not None
+        assert best.peak_bytes <= limit
+        ranks = [choice.cost(part.problem) for part, choice in zip(parts, best.choices, strict=True)]
+        assert sum(ranks) == min(rank for other, rank in found.items() if other <= limit)
+    assert plans.within(min(found) - 1) is None
+
+
+def test_calls_that_end_in_reverse_hold_what_earlier_ones_saved() -> None:
+    """The figures of two graphs, counted by hand, and a storage that the second one takes."""
+    first = GraphMemory(forward=70, backward=60, between=50, gradients=5, held=frozenset({"v0"}))
+    second = GraphMemory(forward=20, backward=90, between=15, gradients=40, held=frozenset({"x"}))
+    parts = [part(), part()]
+    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True)).at([first, second]) == max(70, 50 + 90, 60 + 40)
+    assert JointPeak(parts, CallSequence((0, 1))).at([first, second]) == max(15 + 70, 50 + 90)
+    shared = [(8, [(0, "v3"), (1, "x")])]  # of which the first graph holds nothing, and the second one does
+    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90 + 8
+    shared = [(8, [(0, "v0"), (1, "x")])]  # which the first graph holds and counts itself
+    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90
