@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from experiments.models.diffusion import DiT
 from experiments.models.foreign import LanguageLoss
 from experiments.models.hugging_face import NextToken
 from experiments.models.published import UNet
@@ -97,6 +98,11 @@ class MeanSquare(nn.Module):
         return x.square().mean()
 
 
+def _dit(layers: int, images: int) -> Sample:
+    latents, noise = torch.randn(images, 4, 32, 32), torch.randn(images, 4, 32, 32)
+    return DiT(layers, 1152, 16), (latents, torch.randint(1000, (images,)), torch.randint(1000, (images,)), noise)
+
+
 def _unet(images: int, side: int) -> Sample:
     return UNet(), (torch.randn(images, 3, side, side), torch.randint(2, (images, side, side)))
 
@@ -138,5 +144,12 @@ CASES = (
         "cuda",
         autocast=True,
     ),
+    Case(
+        "GPT-2 medium, 6 of 24 layers, its own loss: two graphs",
+        partial(_gpt2, 6, 1024, 16, (8, 1024), 50257, labels=True),
+        "cuda",
+        autocast=True,
+    ),
+    Case("DiT-XL/2, 8 of 28 layers", partial(_dit, 8, 64), "cuda", autocast=True),
     Case("Llama 2 7B, 6 of 32 layers", partial(_decoder, "Llama", _LLAMA_2, (2, 4096), torch.bfloat16), "cuda"),
 )
