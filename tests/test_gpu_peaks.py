@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import remat
 from experiments.accuracy.cuda_allocator import CachingAllocator
@@ -71,6 +72,28 @@ def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(
         predicted, written = predicted_and_written(graph, plan)
         assert predicted == written
     assert remat.timeline(graph, plans[0.0]).during_bytes.max() > 2 * 4 * length * length * 4
+
+
+class Checkpointed(nn.Module):
+    """Computes attention again in the backward pass; its state of random numbers is handed over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.Linear(128, 3 * 128)
+
+    def attend(self, x: Tensor) -> Tensor:
+        query, key, value = self.heads(x).view(2, 64, 3, 2, 64).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.attend, x, use_reentrant=False).sum()
+
+
+def test_checkpointed_attention_is_captured_for_a_gpu_without_one() -> None:
+    model, x = Checkpointed().to(torch.bfloat16), torch.randn(2, 64, 128, dtype=torch.bfloat16, requires_grad=True)
+    ((graph, plans),) = torchs_plans(model, x, budgets=(1.0,), device="h200")
+    assert any("attention_backward" in op for op in graph.ops)
+    assert any("attention" in graph.ops[graph.index[name]] for name in plans[1.0].recomputed)
 
 
 @deep

@@ -37,6 +37,7 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
         "mem_get_info": (sheet.total_memory, sheet.total_memory),
         "current_stream": stream,
         "is_current_stream_capturing": False,
+        "_get_generator": _Generator(),
     }
     with ExitStack() as stack:
         for name, value in answers.items():
@@ -44,6 +45,15 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
         stack.enter_context(swapped(torch.cuda, "get_rng_state", _no_state))
         stack.enter_context(swapped(torch.cuda, "set_rng_state", _always(None)))
         yield
+
+
+class _Generator(torch.Generator):
+    """Has the place of a GPU's generator. A graph that draws again in its backward pass takes a copy of its state."""
+
+    device = torch.device("cuda", 0)  # pyright: ignore[reportAssignmentType]
+
+    def clone_state(self) -> torch.Generator:
+        return self
 
 
 def _always(value: object) -> Callable[..., Any]:
