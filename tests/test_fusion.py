@@ -356,6 +356,20 @@ def shifted(w: Tensor, x: Tensor) -> Tensor:
     return F.pad((x * w).roll(1, 0), (1, 2)).exp().sum()
 
 
+def one_later(w: Tensor, x: Tensor) -> Tensor:
+    """Each row beside the one before it, as in RWKV: the padding adds a row and takes one away."""
+    y = (x * w).tanh()
+    return (y * F.pad(y, (0, 0, 1, -1))).sum()
+
+
+def filled(w: Tensor, x: Tensor) -> Tensor:
+    """Writes one column after the other into a tensor, as RWKV does; what was there before is not read."""
+    y = torch.zeros_like(x)
+    for i in range(x.shape[1]):
+        y[:, i] = (x[:, i] * w[i]).exp()
+    return (y * x).sum()
+
+
 def reused(w: Tensor, x: Tensor) -> Tensor:
     """Two loops read a costly operator: from torch 2.13 on it is not computed twice."""
     y = (x * w).tanh()
@@ -366,6 +380,8 @@ HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
     "separable": (Separable, lambda: (torch.randn(4, 3, 10, 10),)),
     "unbind": (lambda: Parametrized(attended, 32, 96), lambda: (torch.randn(2, 16, 32),)),
     "pad": (lambda: Parametrized(shifted, 8), lambda: (torch.randn(4, 8),)),
+    "one later": (lambda: Parametrized(one_later, 8), lambda: (torch.randn(4, 8),)),
+    "filled": (lambda: Parametrized(filled, 8), lambda: (torch.randn(4, 8),)),
     "scan": (lambda: Parametrized(lambda w, x: (x * w).cumsum(1).exp().sum(), 8), lambda: (torch.randn(4, 8),)),
     "repeat": (lambda: Parametrized(lambda w, x: (x * w).repeat(2, 3).tanh().sum(), 8), lambda: (torch.randn(4, 8),)),
     "top": (lambda: Parametrized(lambda w, x: (x * w).topk(3).values.exp().sum(), 8), lambda: (torch.randn(4, 8),)),
