@@ -370,6 +370,12 @@ def filled(w: Tensor, x: Tensor) -> Tensor:
     return (y * x).sum()
 
 
+def there_and_back(w: Tensor, x: Tensor) -> Tensor:
+    """A view that undoes another one is a view still: a concatenation writes a copy, and others compute it again."""
+    y = (x * w).sin().unsqueeze(0).squeeze(0)
+    return (y * torch.cat([y, x], 1).exp().sum()).exp().sum()
+
+
 def reused(w: Tensor, x: Tensor) -> Tensor:
     """Two loops read a costly operator: from torch 2.13 on it is not computed twice."""
     y = (x * w).tanh()
@@ -382,6 +388,7 @@ HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
     "pad": (lambda: Parametrized(shifted, 8), lambda: (torch.randn(4, 8),)),
     "one later": (lambda: Parametrized(one_later, 8), lambda: (torch.randn(4, 8),)),
     "filled": (lambda: Parametrized(filled, 8), lambda: (torch.randn(4, 8),)),
+    "there and back": (lambda: Parametrized(there_and_back, 8), lambda: (torch.randn(4, 8),)),
     "scan": (lambda: Parametrized(lambda w, x: (x * w).cumsum(1).exp().sum(), 8), lambda: (torch.randn(4, 8),)),
     "repeat": (lambda: Parametrized(lambda w, x: (x * w).repeat(2, 3).tanh().sum(), 8), lambda: (torch.randn(4, 8),)),
     "top": (lambda: Parametrized(lambda w, x: (x * w).topk(3).values.exp().sum(), 8), lambda: (torch.randn(4, 8),)),

@@ -181,10 +181,11 @@ class Stores:
 
     def take_view(self, view: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
+        moved = view.moved or (shape, access) != (view.shape, view.access)
         if view.box.buffer is not None and (view.stored or view.is_whole):
             self.settle(view.box.buffer)
-            return View(view.box, shape, access, stored=True)
-        return View(view.box, shape, access)
+            return View(view.box, shape, access, stored=True, moved=moved)
+        return View(view.box, shape, access, moved=moved)
 
     def broadcast(self, view: View, shape: Shape) -> View:
         if view.shape == shape:
