@@ -370,6 +370,15 @@ def filled(w: Tensor, x: Tensor) -> Tensor:
     return (y * x).sum()
 
 
+def recurrent(w: Tensor, x: Tensor) -> Tensor:
+    """Writes each state beside the next one: how many operations a loop holds decides what is stored."""
+    y, state = torch.zeros_like(x), torch.zeros_like(x[:, 0])
+    for i in range(x.shape[1]):
+        y[:, i] = state + x[:, i] * w[i]
+        state = state * w[i] + x[:, i]
+    return (y.cos() * x).sum()
+
+
 def there_and_back(w: Tensor, x: Tensor) -> Tensor:
     """A view that undoes another one is a view still: a concatenation writes a copy, and others compute it again."""
     y = (x * w).sin().unsqueeze(0).squeeze(0)
@@ -388,6 +397,7 @@ HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
     "pad": (lambda: Parametrized(shifted, 8), lambda: (torch.randn(4, 8),)),
     "one later": (lambda: Parametrized(one_later, 8), lambda: (torch.randn(4, 8),)),
     "filled": (lambda: Parametrized(filled, 8), lambda: (torch.randn(4, 8),)),
+    "recurrent": (lambda: Parametrized(recurrent, 16), lambda: (torch.randn(4, 16),)),
     "there and back": (lambda: Parametrized(there_and_back, 8), lambda: (torch.randn(4, 8),)),
     "scan": (lambda: Parametrized(lambda w, x: (x * w).cumsum(1).exp().sum(), 8), lambda: (torch.randn(4, 8),)),
     "repeat": (lambda: Parametrized(lambda w, x: (x * w).repeat(2, 3).tanh().sum(), 8), lambda: (torch.randn(4, 8),)),

@@ -167,10 +167,10 @@ class Stores:
 
     def size(self, box: Box) -> int:
         """Counts the operations of an expression. Reads and numbers count as operations."""
-        numbers = frozenset[float]().union(*(self._weights[v].numbers for v in box.ops))
+        numbers = frozenset[rules.Number]().union(*(self._weights[v].numbers for v in box.ops))
         return len(box.reads) + self.operations(box.ops) + len(numbers)
 
-    def weigh(self, value: int, operations: int, numbers: Iterable[float] = ()) -> None:
+    def weigh(self, value: int, operations: int, numbers: Iterable[rules.Number] = ()) -> None:
         """Adds to the size of a reduction's expression, which depends on how the reduction is lowered."""
         before = self._weights[value]
         self._weights[value] = rules.Weight(before.operations + operations, before.numbers.union(numbers))
