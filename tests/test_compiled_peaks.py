@@ -92,6 +92,30 @@ def test_averages_over_windows_are_kernels(plan: str) -> None:
     assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
 
 
+class Shifted(nn.Module):
+    """Mixes each row with the one before it, as RWKV does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.key, self.value = nn.LayerNorm(64), nn.Linear(64, 64), nn.Linear(64, 64)
+        self.share = nn.Parameter(torch.rand(2, 1, 1, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        before = functional.pad(y, (0, 0, 1, -1))
+        for_key, for_value = (y * share + before * (1 - share) for share in self.share)
+        return x + self.key(for_key).sigmoid() * self.value(for_value)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_shift_of_rows_reads_what_a_kernel_before_it_has_written(plan: str) -> None:
+    """Seen as one kernel with what it shifts, steps took 6% more memory than was predicted."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Shifted(), Shifted())
+    graph, chosen, bytes_ = measured_peak((model, (torch.randn(2, 14, 64),), None), PLANS[plan], kernels=False)
+    assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
+
+
 def test_so_does_a_step_with_its_kernels() -> None:
     torch.manual_seed(0)
     graph, chosen, bytes_ = measured_peak((*KERNEL_ZOO["dropout MLP"](), None), PLANS["default"], kernels=True)

@@ -356,6 +356,35 @@ def shifted(w: Tensor, x: Tensor) -> Tensor:
     return F.pad((x * w).roll(1, 0), (1, 2)).exp().sum()
 
 
+def one_later(w: Tensor, x: Tensor) -> Tensor:
+    """Each row beside the one before it, as in RWKV: the padding adds a row and takes one away."""
+    y = (x * w).tanh()
+    return (y * F.pad(y, (0, 0, 1, -1))).sum()
+
+
+def filled(w: Tensor, x: Tensor) -> Tensor:
+    """Writes one column after the other into a tensor, as RWKV does; what was there before is not read."""
+    y = torch.zeros_like(x)
+    for i in range(x.shape[1]):
+        y[:, i] = (x[:, i] * w[i]).exp()
+    return (y * x).sum()
+
+
+def recurrent(w: Tensor, x: Tensor) -> Tensor:
+    """Writes each state beside the next one: how many operations a loop holds decides what is stored."""
+    y, state = torch.zeros_like(x), torch.zeros_like(x[:, 0])
+    for i in range(x.shape[1]):
+        y[:, i] = state + x[:, i] * w[i]
+        state = state * w[i] + x[:, i]
+    return (y.cos() * x).sum()
+
+
+def there_and_back(w: Tensor, x: Tensor) -> Tensor:
+    """A view that undoes another one is a view still: a concatenation writes a copy, and others compute it again."""
+    y = (x * w).sin().unsqueeze(0).squeeze(0)
+    return (y * torch.cat([y, x], 1).exp().sum()).exp().sum()
+
+
 def reused(w: Tensor, x: Tensor) -> Tensor:
     """Two loops read a costly operator: from torch 2.13 on it is not computed twice."""
     y = (x * w).tanh()
@@ -366,6 +395,10 @@ HELD_OUT: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ..
     "separable": (Separable, lambda: (torch.randn(4, 3, 10, 10),)),
     "unbind": (lambda: Parametrized(attended, 32, 96), lambda: (torch.randn(2, 16, 32),)),
     "pad": (lambda: Parametrized(shifted, 8), lambda: (torch.randn(4, 8),)),
+    "one later": (lambda: Parametrized(one_later, 8), lambda: (torch.randn(4, 8),)),
+    "filled": (lambda: Parametrized(filled, 8), lambda: (torch.randn(4, 8),)),
+    "recurrent": (lambda: Parametrized(recurrent, 16), lambda: (torch.randn(4, 16),)),
+    "there and back": (lambda: Parametrized(there_and_back, 8), lambda: (torch.randn(4, 8),)),
     "scan": (lambda: Parametrized(lambda w, x: (x * w).cumsum(1).exp().sum(), 8), lambda: (torch.randn(4, 8),)),
     "repeat": (lambda: Parametrized(lambda w, x: (x * w).repeat(2, 3).tanh().sum(), 8), lambda: (torch.randn(4, 8),)),
     "top": (lambda: Parametrized(lambda w, x: (x * w).topk(3).values.exp().sum(), 8), lambda: (torch.randn(4, 8),)),

@@ -23,6 +23,8 @@ from remat.improve.subproblem import subproblem_of
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.run.peak_check import PeakCheck
+from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from tests.depth import deep
@@ -330,3 +332,18 @@ def chain() -> remat.Graph:
         dy = g.op("mul", dy, values[i], name=f"d{i}", bytes=100)
     g.gradient(dy)
     return g.build()
+
+
+def test_plans_that_were_checked_within_another_limit_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph may be planned again within another limit, which the earlier plan keeps."""
+    monkeypatch.setattr("remat.pytorch.run.peak_check._peak", lambda _, plan: 50 if plan.saved else 100)
+    builder = remat.GraphBuilder()
+    builder.output(builder.op("cos", builder.input("x", bytes=4), name="a", bytes=4))
+    builder.gradient(builder.op("mul", builder.tangent("dy", bytes=4), "a", name="dx"))
+    graph, check = builder.build(), PeakCheck()
+    first, second = remat.Plan(("a",), ()), remat.Plan((), ("a",))
+    assert (check(graph, first, 40), check(graph, second, 1000)) == (50, 100)
+    assert "before it" not in check.noted(graph, ChosenPlan(second, "a search")).check
+    check(graph, second, 40)
+    with pytest.warns(UserWarning, match="more than the limit"):
+        assert "before it, 1 of the plans" in check.noted(graph, ChosenPlan(second, "a search")).check

@@ -71,6 +71,7 @@ class View:
     shape: Shape
     access: Access
     stored: bool = False  # whether the view was taken of a buffer, not of an expression
+    moved: bool = False  # whether it was taken by a view of another shape or order, be it undone by the next view
 
     @property
     def inlined(self) -> bool:
@@ -92,7 +93,7 @@ class View:
     @property
     def is_whole(self) -> bool:
         """Returns whether the box is shown as it is, without a view."""
-        return self.shape == self.box.shape and self.access == (identity(self.shape), 0)
+        return not self.moved and self.shape == self.box.shape and self.access == (identity(self.shape), 0)
 
 
 @dataclass(eq=False, slots=True)

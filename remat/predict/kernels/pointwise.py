@@ -28,7 +28,8 @@ def pointwise(lowering: Lowering, call: Call) -> View:
     """Lowers an elementwise operator to an expression over the shape of the result."""
     draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
-        for view in lowering.arguments(call):
+        # Of what it replaces, a copy reads nothing: the functional form of `x[i] = y`.
+        for view in lowering.arguments(call)[call.op == "aten.copy" :]:
             draft.take(lowering.stores.broadcast(view, call.shape))
     if call.op in rules.COUNTS:
         draft.indices[identity(call.shape), 0] = None
@@ -102,6 +103,7 @@ def patched(lowering: Lowering, call: Call) -> View:
     dim = positive(call.arg(2, "dim", 0), len(shape))
     draft, outer = Draft(lowering.stores, {call.position}), identity(part.shape)
     if call.op == "aten.select_scatter":
+        lowering.stores.store_if_reused(part, shape[dim])  # the compiler repeats the part over the whole dimension
         outer = (*outer[:dim], ((shape[dim], 0),), *outer[dim:])
     elif part.shape != shape:
         outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
@@ -141,7 +143,8 @@ def mirrored(lowering: Lowering, call: Call) -> View:
 def padded(lowering: Lowering, call: Call) -> View:
     """Lowers padding to a read under a condition on the coordinates."""
     of = lowering.first(call)
-    changed = [i for i, (n, m) in enumerate(zip(of.shape, call.shape, strict=True)) if n != m]
+    widths: list[int] = call.args[1]  # two of each dimension, the last dimension first; a shift adds and takes away
+    changed = [i for i in range(len(call.shape)) if any(widths[2 * (len(call.shape) - 1 - i) :][:2])]
     dims = tuple(
         lowering.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d
         for i, d in enumerate(of.access[0])

@@ -167,10 +167,10 @@ class Stores:
 
     def size(self, box: Box) -> int:
         """Counts the operations of an expression. Reads and numbers count as operations."""
-        numbers = frozenset[float]().union(*(self._weights[v].numbers for v in box.ops))
+        numbers = frozenset[rules.Number]().union(*(self._weights[v].numbers for v in box.ops))
         return len(box.reads) + self.operations(box.ops) + len(numbers)
 
-    def weigh(self, value: int, operations: int, numbers: Iterable[float] = ()) -> None:
+    def weigh(self, value: int, operations: int, numbers: Iterable[rules.Number] = ()) -> None:
         """Adds to the size of a reduction's expression, which depends on how the reduction is lowered."""
         before = self._weights[value]
         self._weights[value] = rules.Weight(before.operations + operations, before.numbers.union(numbers))
@@ -181,10 +181,11 @@ class Stores:
 
     def take_view(self, view: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
+        moved = view.moved or (shape, access) != (view.shape, view.access)
         if view.box.buffer is not None and (view.stored or view.is_whole):
             self.settle(view.box.buffer)
-            return View(view.box, shape, access, stored=True)
-        return View(view.box, shape, access)
+            return View(view.box, shape, access, stored=True, moved=moved)
+        return View(view.box, shape, access, moved=moved)
 
     def broadcast(self, view: View, shape: Shape) -> View:
         if view.shape == shape:

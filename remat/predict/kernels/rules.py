@@ -6,6 +6,8 @@ in common, or only that for CPUs asks. The thresholds in which they differ are i
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from remat.predict.kernels.recorded_calls import Call
 
 
@@ -87,6 +89,10 @@ ROUNDS = 10
 """How often the scheduler looks for pairs; fixed in `Scheduler.fuse_nodes`."""
 
 
+Number: TypeAlias = "float | tuple[int, int]"
+"""What an expression holds once, however many operators need it: a number, or a place (which argument, its value)."""
+
+
 class Weight:
     """Says what a value adds to the size of an expression.
 
@@ -98,10 +104,12 @@ class Weight:
 
     __slots__ = ("most", "numbers", "operations")
 
-    def __init__(self, operations: int, numbers: frozenset[float]) -> None:
+    def __init__(self, operations: int, numbers: frozenset[Number]) -> None:
         self.operations, self.numbers, self.most = operations, numbers, operations + len(numbers)
 
     @classmethod
     def of(cls, call: Call) -> Weight:
-        numbers = frozenset(argument for argument in call.args if type(argument) in (int, float))
+        if call.op == "aten.select_scatter":  # it compares a coordinate with a place, and neither is a constant
+            return cls(2, frozenset(enumerate(call.args[2:])))
+        numbers: frozenset[Number] = frozenset(argument for argument in call.args if type(argument) in (int, float))
         return cls(OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1), numbers)

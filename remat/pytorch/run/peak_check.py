@@ -48,7 +48,10 @@ class PeakCheck:
             return chosen
         if isinstance(peak, str):
             return replace(chosen, check=f"the peak was not checked by Inductor's code: {peak}")
-        others, told = len(peaks) - 1, f"the peak is {human_bytes(peak)} by Inductor's code"
+        told = f"the peak is {human_bytes(peak)} by Inductor's code"
+        # Some were checked within an earlier limit, and may keep this one.
+        beyond = {plan for plan, found in peaks.items() if isinstance(found, int) and found > limit_bytes}
+        others = len(beyond - {chosen.plan})
         if others:
             told += f"; before it, {others} of the plans that were predicted to keep {human_bytes(limit_bytes)} did not"
         if peak > limit_bytes:
