@@ -11,6 +11,11 @@ import pytest
 from hypothesis import Phase, is_hypothesis_test, settings
 from missing import missing_here
 
+# For torch, which is loaded later, and for processes of tests. Where each core has a worker of its own, a thread
+# that waits must not keep a core busy, and Inductor's helpers would each import torch, to compile next to nothing.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="run the deep half of the suite instead of the quick one")
