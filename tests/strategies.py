@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
+from depth import deep
 from hypothesis import assume
 from hypothesis import strategies as st
+from torch import nn
 
 import remat
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
+from experiments.models.training import train
 from experiments.models.workloads import KERNEL_ZOO
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
 from remat.facts.columns import BoolArray
@@ -78,6 +86,24 @@ def all_on_host(name: str) -> tuple[Graph, Plan]:
     graph = remat.capture(model, *args, device="h100")
     plan = solve(SaveOnHost().pose(graph)).plan
     return graph, plan
+
+
+def each_case(quick: Collection[str]) -> pytest.MarkDecorator:
+    """Runs a test on every small model, as its argument `case`; in the quick half on those that are named."""
+    listed = [pytest.param(case, id=name, marks=() if name in quick else deep) for name, case in CASES.items()]
+    return pytest.mark.parametrize("case", listed)
+
+
+@cache
+def _trained_in_eager_mode(case: ModelCase) -> dict[str, Any]:
+    return train(case, lambda model: model)
+
+
+def assert_equal_to_eager(case: ModelCase, wrap: Callable[[nn.Module], Any]) -> None:
+    """Two steps of what is called in place of the model leave behind what those of eager mode do."""
+    torch.compiler.reset()
+    expected = _trained_in_eager_mode(case)
+    torch.testing.assert_close(train(case, wrap), expected, rtol=case.tolerance, atol=case.tolerance)
 
 
 _KINDS: tuple[dict[str, bool], ...] = ({}, {}, {"compute_bound": True}, {"fusible": False}, {"view": True})
