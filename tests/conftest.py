@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.name in missing:
             item.add_marker(pytest.mark.xfail(reason=missing[item.name], strict=True))
+
+
+def pytest_collection_finish() -> None:
+    """The collector no longer looks at what was imported, as it would again and again while torch compiles."""
+    gc.collect()
+    gc.freeze()
 
 
 def in_the_quick_half(item: pytest.Item) -> bool:
