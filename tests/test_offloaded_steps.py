@@ -26,6 +26,7 @@ from remat.plugin import PlanFacts
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam import offload_operators
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 QUICK = (
     *("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout"),
@@ -185,7 +186,8 @@ def test_the_device_keeps_what_the_plan_says(name: str, codegen: bool, copies: l
     torch.manual_seed(0)
     model, batch = CASES[name].build(), CASES[name].inputs()
     step = remat.compile(model, cost_model=DiceWithHost(3), codegen=codegen)
-    step(*batch)
+    with no_cpu_kernels():  # what they compute is not looked at
+        step(*batch)
     copies.clear()
     result, found = kept(step, model, batch)
     host = {copy.untyped_storage().data_ptr() for copy in copies}
