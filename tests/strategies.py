@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -178,21 +178,26 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
     return graph, masks[0]
 
 
-def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
-    """What the plans save that come closest to the masks and are legal."""
-    problem, found = remat.plugin.base_problem(graph), []
-    for mask in masks:
-        wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
-        choice = remat.Choice.from_saved(problem, wanted)
-        try:
-            check_plan(problem, choice.plan(problem))
-        except InvalidPlan:
-            continue
-        found.append(graph.for_all_values(choice.saved))
-    return found
+def legal_masks(graph: Graph, masks: Iterable[BoolArray]) -> list[BoolArray]:
+    """What the plans save that come closest to the masks and are legal, each of them once."""
+    problem = remat.plugin.base_problem(graph)
+    wanted = ((mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask for mask in masks)
+    closest = dict.fromkeys(remat.Choice.from_saved(problem, saved) for saved in wanted)
+    return [graph.for_all_values(choice.saved) for choice in closest if _is_legal(problem, choice)]
+
+
+def _is_legal(problem: Problem, choice: remat.Choice) -> bool:
+    try:
+        check_plan(problem, choice.plan(problem))
+    except InvalidPlan:
+        return False
+    return True
 
 
 def every_legal_mask(graph: Graph) -> list[BoolArray]:
     """What each legal plan saves of a small graph."""
-    flags = product((False, True), repeat=len(graph.plannable))
-    return legal_masks(graph, [graph.for_all_values(np.array(saved, np.bool_)) for saved in flags])
+    problem = remat.plugin.base_problem(graph)
+    undecided = np.flatnonzero(~problem.cannot_recompute.mask & ~problem.cannot_save.mask)
+    masks = np.zeros((2 ** len(undecided), len(problem)), np.bool_)
+    masks[:, undecided] = list(product((False, True), repeat=len(undecided)))
+    return legal_masks(graph, map(graph.for_all_values, masks))
