@@ -338,15 +338,15 @@ def test_attention_is_the_kernel_that_torch_would_take(
         monkeypatch.setattr(torch.backends.cuda, f"{name}_sdp_enabled", lambda allowed=kernel not in without: allowed)
     asked = [row for row in ATTENTION if forbidden(row[1]) == without]
     parts, inputs = zip(*(attention(dtype, **options) for dtype, options, *_ in asked), strict=True)
-    for gpu, column in (("a100", 2), ("h100", 3)):
+    taken = {"a100": [ampere for _, _, ampere, _ in asked], "h100": [hopper for _, _, _, hopper in asked]}
+    for gpu, kernels in taken.items():
         graph = remat.capture(Attentions(*parts), *inputs, device=gpu)
         found = [
             (module, op)
             for module, op in zip(graph.modules, graph.ops, strict=True)
             if "scaled_dot_product" in op and "backward" not in op
         ]
-        expected = [(f"parts.{i}", OPERATORS[row[column]]) for i, row in enumerate(asked) if row[column] in OPERATORS]
-        assert found == expected
+        assert found == [(f"parts.{i}", OPERATORS[kernel]) for i, kernel in enumerate(kernels) if kernel in OPERATORS]
 
 
 @pytest.mark.parametrize(
