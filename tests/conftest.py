@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,11 @@ import depth  # noqa: F401  # registers the profiles
 import pytest
 from hypothesis import Phase, is_hypothesis_test, settings
 from missing import missing_here
+
+# For torch, which is loaded later, and for processes of tests. Where each core has a worker of its own, a thread
+# that waits must not keep a core busy, and Inductor's helpers would each import torch, to compile next to nothing.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.name in missing:
             item.add_marker(pytest.mark.xfail(reason=missing[item.name], strict=True))
+
+
+def pytest_collection_finish() -> None:
+    """The collector no longer looks at what was imported, as it would again and again while torch compiles."""
+    gc.collect()
+    gc.freeze()
 
 
 def in_the_quick_half(item: pytest.Item) -> bool:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 import torch
+from depth import deep
 from hypothesis import assume
 from hypothesis import strategies as st
+from torch import nn
 
 import remat
+from experiments.models.cases import CASES
+from experiments.models.model_case import ModelCase
+from experiments.models.training import train
 from experiments.models.workloads import KERNEL_ZOO
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
 from remat.facts.columns import BoolArray
@@ -78,6 +86,24 @@ def all_on_host(name: str) -> tuple[Graph, Plan]:
     graph = remat.capture(model, *args, device="h100")
     plan = solve(SaveOnHost().pose(graph)).plan
     return graph, plan
+
+
+def each_case(quick: Collection[str]) -> pytest.MarkDecorator:
+    """Runs a test on every small model, as its argument `case`; in the quick half on those that are named."""
+    listed = [pytest.param(case, id=name, marks=() if name in quick else deep) for name, case in CASES.items()]
+    return pytest.mark.parametrize("case", listed)
+
+
+@cache
+def _trained_in_eager_mode(case: ModelCase) -> dict[str, Any]:
+    return train(case, lambda model: model)
+
+
+def assert_equal_to_eager(case: ModelCase, wrap: Callable[[nn.Module], Any]) -> None:
+    """Two steps of what is called in place of the model leave behind what those of eager mode do."""
+    torch.compiler.reset()
+    expected = _trained_in_eager_mode(case)
+    torch.testing.assert_close(train(case, wrap), expected, rtol=case.tolerance, atol=case.tolerance)
 
 
 _KINDS: tuple[dict[str, bool], ...] = ({}, {}, {"compute_bound": True}, {"fusible": False}, {"view": True})
@@ -152,21 +178,26 @@ def planned(draw: st.DrawFn) -> tuple[Graph, BoolArray]:
     return graph, masks[0]
 
 
-def legal_masks(graph: Graph, masks: list[BoolArray]) -> list[BoolArray]:
-    """What the plans save that come closest to the masks and are legal."""
-    problem, found = remat.plugin.base_problem(graph), []
-    for mask in masks:
-        wanted = (mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask
-        choice = remat.Choice.from_saved(problem, wanted)
-        try:
-            check_plan(problem, choice.plan(problem))
-        except InvalidPlan:
-            continue
-        found.append(graph.for_all_values(choice.saved))
-    return found
+def legal_masks(graph: Graph, masks: Iterable[BoolArray]) -> list[BoolArray]:
+    """What the plans save that come closest to the masks and are legal, each of them once."""
+    problem = remat.plugin.base_problem(graph)
+    wanted = ((mask[graph.plannable] | problem.cannot_recompute.mask) & ~problem.cannot_save.mask for mask in masks)
+    closest = dict.fromkeys(remat.Choice.from_saved(problem, saved) for saved in wanted)
+    return [graph.for_all_values(choice.saved) for choice in closest if _is_legal(problem, choice)]
+
+
+def _is_legal(problem: Problem, choice: remat.Choice) -> bool:
+    try:
+        check_plan(problem, choice.plan(problem))
+    except InvalidPlan:
+        return False
+    return True
 
 
 def every_legal_mask(graph: Graph) -> list[BoolArray]:
     """What each legal plan saves of a small graph."""
-    flags = product((False, True), repeat=len(graph.plannable))
-    return legal_masks(graph, [graph.for_all_values(np.array(saved, np.bool_)) for saved in flags])
+    problem = remat.plugin.base_problem(graph)
+    undecided = np.flatnonzero(~problem.cannot_recompute.mask & ~problem.cannot_save.mask)
+    masks = np.zeros((2 ** len(undecided), len(problem)), np.bool_)
+    masks[:, undecided] = list(product((False, True), repeat=len(undecided)))
+    return legal_masks(graph, map(graph.for_all_values, masks))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shutil
 from collections.abc import Callable
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 import typer
+from commands import answer, run
 from depth import deep_except
 from torch import nn
-from typer.testing import CliRunner, Result
 
 import remat
 from costmodels import ByteTraffic
@@ -29,7 +28,6 @@ from experiments.models import diffusion, published, workloads
 from experiments.models.recipe import capture
 from remat import Graph, NotInstalled
 from remat.answer.plan_facts import PlanFacts
-from remat.cli.app import app
 from remat.errors import InvalidGraph, UnknownName
 from remat.facts.corpus import INDEX, Corpus
 
@@ -43,12 +41,6 @@ each_instance = pytest.mark.parametrize("name", deep_except([name for name in NA
 @cache
 def graph_of(name: str) -> Graph:
     return CORPUS.graph(name)
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["corpus", *map(str, arguments)], env={"COLUMNS": "300"})
-    assert result.exit_code == code, result.output
-    return result
 
 
 @each_instance
@@ -180,29 +172,29 @@ def test_posterior_samples_have_the_mean_and_variance_of_the_process() -> None:
 
 
 def test_list_names_all_and_a_family_only_its_own() -> None:
-    assert [row["name"] for row in json.loads(run("list", "--json").stdout)] == NAMES
-    out = run("list", "--family", "convolution").stdout
+    assert [row["name"] for row in answer("corpus", "list")] == NAMES
+    out = run("corpus", "list", "--family", "convolution").stdout
     assert "resnet50" in out
     assert "lstm-16" not in out
-    assert "transformer" in run("list", "--family", "poem", code=2).output
+    assert "transformer" in run("corpus", "list", "--family", "poem", code=2).output
 
 
 def test_show_tells_facts_and_provenance() -> None:
-    document: Any = json.loads(run("show", "resnet50", "--json").stdout)
+    document: Any = answer("corpus", "show", "resnet50")
     graph = graph_of("resnet50")
     assert document["values"] == len(graph) == sum(document["regions"].values())
     assert document["provenance"] == dict(graph.meta)
-    assert "ResNet-50" in run("show", "resnet50").stdout
+    assert "ResNet-50" in run("corpus", "show", "resnet50").stdout
 
 
 def test_get_copies_the_graph(tmp_path: Path) -> None:
-    run("get", SMALLEST, "-o", tmp_path / "mine.json.gz")
+    run("corpus", "get", SMALLEST, "-o", tmp_path / "mine.json.gz")
     assert Graph.load(tmp_path / "mine.json.gz") == graph_of(SMALLEST)
 
 
 def test_unknown_names_and_missing_folders_are_explained(tmp_path: Path) -> None:
-    assert "did you mean 'resnet50'?" in run("show", "resnet-50", code=2).stderr
-    assert "--folder" in run("list", "--folder", tmp_path, code=1).stderr
+    assert "did you mean 'resnet50'?" in run("corpus", "show", "resnet-50", code=2).stderr
+    assert "--folder" in run("corpus", "list", "--folder", tmp_path, code=1).stderr
     with pytest.raises(UnknownName, match="remat corpus list"):
         CORPUS.graph("nothing like it")
     with pytest.raises(NotInstalled, match="source repository"):

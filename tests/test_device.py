@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import answer, run
 from torch._subclasses import FakeTensorMode
-from typer.testing import CliRunner
 
 from remat import InvalidOption
-from remat.cli.app import app
 from remat.errors import UnknownName
 from remat.predict.time import Roofline
 from remat.predict.time.device import DeviceProfile, cache_folder, measured_file
@@ -217,30 +216,22 @@ def test_nothing_fake_is_measured(quick: None, monkeypatch: pytest.MonkeyPatch) 
     assert seen == {torch.Tensor, type(None)}, "products and copies; a row of kernels returns nothing"
 
 
-def command(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_the_command_measures_and_keeps(quick: None, folder: Path, tmp_path: Path) -> None:
-    assert "device-cpu.json" in command("device", "--device", "cpu").replace("\n", "")
+    assert "device-cpu.json" in run("device", "--device", "cpu").output
     assert Roofline("here").device == "here"
-    document = json.loads(command("device", "--device", "cpu", "-o", str(tmp_path / "new" / "mine.json"), "--json"))
+    document = answer("device", "--device", "cpu", "-o", tmp_path / "new" / "mine.json")
     assert document["file"].endswith("mine.json")
     assert DeviceProfile.load(document["file"]).bytes_per_s == document["bytes_per_s"]
 
 
 def test_the_command_lists(folder: Path) -> None:
-    text = command("device", "--list")
+    text = run("device", "--list").output
     assert all(name in text for name in KNOWN)
-    assert "here" not in json.loads(command("device", "--list", "--json"))["devices"]
+    assert "here" not in answer("device", "--list")["devices"]
     folder.mkdir(parents=True)
     PROFILE.save(measured_file("cpu"))
-    assert json.loads(command("device", "--list", "--json"))["devices"]["here"]["name"] == "mine"
+    assert answer("device", "--list")["devices"]["here"]["name"] == "mine"
 
 
 def test_a_device_that_is_not_there_is_one_clear_error() -> None:
-    result = CliRunner().invoke(app, ["device", "--device", "tpu"])
-    assert result.exit_code == 2
-    assert 'device must be "cpu", "cuda", or None' in result.output
+    assert 'device must be "cpu", "cuda", or None' in run("device", "--device", "tpu", code=2).output

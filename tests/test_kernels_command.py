@@ -9,23 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from commands import run
 from examples import cosines
 from torch import nn
-from typer.testing import CliRunner, Result
 
 import remat
 from remat import Graph, Plan
-from remat.cli.app import app
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
 from remat.pytorch.seam.compiled_kernels import compiled
 
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["inspect", "kernels", *map(str, arguments)], env={"COLUMNS": "300"})
-    assert result.exit_code == code, result.output
-    return result
+KERNELS = "inspect", "kernels"
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +60,9 @@ def test_json_folder_and_table_agree(graph: Graph, plan: Plan, tmp_path: Path) -
     file, plan_file, folder = tmp_path / "graph.json.gz", tmp_path / "plan.json", tmp_path / "kernels"
     graph.save(file)
     plan.save(plan_file)
-    answer = run(file, "--plan", plan_file, "--device", "a100", "-o", folder, "--json")
-    found: dict[str, Any] = json.loads(answer.stdout)
-    assert "not captured for a GPU" in answer.stderr
+    done = run(*KERNELS, file, "--plan", plan_file, "--device", "a100", "-o", folder, "--json")
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert "not captured for a GPU" in done.stderr
     kernels = Scheduled(graph, device="a100").kernels(plan)
     for part, backward in zip(found["passes"], (False, True), strict=True):
         generated, called = (
@@ -101,16 +96,16 @@ def test_spilled_registers_are_said(code: tuple[PassCode, ...]) -> None:
 def test_errors_without_tracebacks(graph: Graph, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, other = tmp_path / "graph.json.gz", tmp_path / "other.json"
     graph.save(file)
-    assert "there are: cpu, cuda, a100" in run(file, "--device", "b9000", code=2).stderr
+    assert "there are: cpu, cuda, a100" in run(*KERNELS, file, "--device", "b9000", code=2).stderr
     Plan(("nothing",), ()).save(other)
-    assert "nothing" in run(file, "--plan", other, code=1).stderr
+    assert "nothing" in run(*KERNELS, file, "--plan", other, code=1).stderr
     cosines().save(file)
-    assert "cannot be rebuilt" in run(file, code=1).stderr
-    assert "a GPU" in run(file, "--device", "cpu", code=2).stderr
+    assert "cannot be rebuilt" in run(*KERNELS, file, code=1).stderr
+    assert "a GPU" in run(*KERNELS, file, "--device", "cpu", code=2).stderr
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("remat.pytorch.seam.virtual_gpu.version", missing)
     monkeypatch.setattr("remat.cli.option_groups.WantedPlan.plan_of", lambda *_: pytest.fail("it was solved for first"))
-    assert "pip install 'remat[gpu]'" in run(file, code=1).stderr
+    assert "pip install 'remat[gpu]'" in run(*KERNELS, file, code=1).stderr

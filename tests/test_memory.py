@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import answer, run
 from depth import deep_except
 from examples import cosines
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Dice, SaveEverything, every_legal_mask, late_views, planned, training_steps
 from torch import fx
-from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
@@ -26,7 +25,6 @@ from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
 from remat.answer.plan_facts import PlanFacts
-from remat.cli.app import app
 from remat.facts.columns import BoolArray
 from remat.plugin import Region
 from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
@@ -501,23 +499,19 @@ def test_what_is_saved_in_vain_is_not_saved() -> None:
 def test_the_command_prints_the_peak_and_draws(tmp_path: Path) -> None:
     cosines().save(tmp_path / "paper.json")
     Plan(("add3",), ("cos1", "sin2", "sin1")).save(tmp_path / "plan.json")
-    call = ["inspect", "timeline", str(tmp_path / "paper.json"), "--plan", str(tmp_path / "plan.json")]
-    result = CliRunner().invoke(app, [*call, "-o", str(tmp_path / "paper.svg")])
-    assert "no plan has a smaller peak than 8.0 MiB" in result.output
+    call = "inspect", "timeline", tmp_path / "paper.json", "--plan", tmp_path / "plan.json"
+    assert "no plan has a smaller peak than 8.0 MiB" in run(*call, "-o", tmp_path / "paper.svg").output
     assert (tmp_path / "paper.svg").exists()
-    answer = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
-    assert (answer["peak_bytes"], answer["lower_bound_bytes"], answer["saved_bytes"]) == (12 * MIB, 8 * MIB, 4 * MIB)
-    given_away = json.loads(CliRunner().invoke(app, [*call, "--json", "--no-holds-outputs"]).stdout)
-    assert given_away["backward_peak_bytes"] == 8 * MIB
+    found = answer(*call)
+    assert (found["peak_bytes"], found["lower_bound_bytes"], found["saved_bytes"]) == (12 * MIB, 8 * MIB, 4 * MIB)
+    assert answer(*call, "--no-holds-outputs")["backward_peak_bytes"] == 8 * MIB
 
 
 @pytest.mark.parametrize("budget", ["budget=0.5", "budget=0.5,of=peak"])
 def test_the_command_solves_for_a_budget(budget: str, tmp_path: Path) -> None:
     graph = cosines()
     graph.save(tmp_path / "paper.json")
-    result = CliRunner().invoke(
-        app, ["inspect", "timeline", str(tmp_path / "paper.json"), "-m", f"memory-budget:{budget}", "--json"]
-    )
+    found = answer("inspect", "timeline", tmp_path / "paper.json", "-m", f"memory-budget:{budget}")
     model = MemoryBudget(0.5, of="peak" if "peak" in budget else "saved")
     plan = remat.choose(graph, model).plan
-    assert json.loads(result.stdout)["peak_bytes"] == simulate(graph, plan).peak_bytes
+    assert found["peak_bytes"] == simulate(graph, plan).peak_bytes

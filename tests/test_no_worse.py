@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from commands import answer, run
 from depth import drawn
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 import remat
 from costmodels import RecomputeTime
 from remat import Choice, Corpus, Graph, Plan
 from remat.answer.plan_facts import PlanFacts
-from remat.cli.app import app
 from remat.improve.refine import NoWorse
 from remat.improve.refine.states import Space
 from remat.problem.feasibility import forced_values
@@ -126,15 +124,11 @@ def test_what_pytorch_may_not_recompute_is_saved_where_its_plan_is_to_be_legal(g
     assert all(graph.cannot_recompute.mask[graph.index[name]] for name in more)
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
 def test_the_command_takes_pytorchs_own_plan(graph: Graph, theirs: Plan, tmp_path: Path) -> None:
     file, plan = tmp_path / "graph.json", tmp_path / "plan.json"
     graph.save(file)
-    call = ("refine", file, "--plan", "pytorch:0.3", "--objective", "no-worse", "-o", plan, "--json")
-    found = json.loads(run(*call).output)
+    call = ("refine", file, "--plan", "pytorch:0.3", "--objective", "no-worse", "-o", plan)
+    found = answer(*call)
     assert found["starts"][0]["plan"] == theirs.digest
     assert none_is_more(tuple(found["after"]), tuple(found["before"]))
     assert tuple(found["after"]) == predicted(graph, Plan.load(plan))
@@ -143,6 +137,5 @@ def test_the_command_takes_pytorchs_own_plan(graph: Graph, theirs: Plan, tmp_pat
 @pytest.mark.parametrize("budget", ["", "1.5", "half", "nan"])
 def test_a_budget_of_pytorch_that_is_none_is_refused(graph: Graph, tmp_path: Path, budget: str) -> None:
     graph.save(tmp_path / "graph.json")
-    refused = run("inspect", "traffic", tmp_path / "graph.json", "--plan", f"pytorch:{budget}")
-    assert refused.exit_code == 2
+    refused = run("inspect", "traffic", tmp_path / "graph.json", "--plan", f"pytorch:{budget}", code=2)
     assert "takes a number from 0 to 1" in " ".join(refused.output.split())

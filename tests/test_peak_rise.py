@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from commands import run
 
 import remat
 from costmodels import MemoryBudget
 from remat import Corpus, Graph, Problem, Solution, TerminationReason
-from remat.cli.app import app
 from remat.improve.byte_budgets import default_plan
 from remat.plugin import ClaimedBound, Termination
 from remat.proof.budget import least_bytes
@@ -99,7 +98,6 @@ def test_a_compiled_model_warns_where_the_peak_of_all_its_graphs_is_higher(
 
 
 def test_a_command_says_it_in_a_line() -> None:
-    file = Corpus.open().path(RISES)
-    ran = CliRunner().invoke(app, ["solve", str(file), "-m", "memory-budget:budget=0.5"])
+    ran = run("solve", Corpus.open().path(RISES), "-m", "memory-budget:budget=0.5")
     assert ran.stderr.startswith("warning: this budget of saved memory raises the predicted peak from")
     assert len(ran.stderr.splitlines()) == 1

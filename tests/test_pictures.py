@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import run
 from examples import cosines
-from typer.testing import CliRunner
 
 import remat
 from remat import InvalidOption, NotInstalled
-from remat.cli.app import app
 
 
 def show(path: Path | None = None) -> Any:
@@ -63,6 +62,5 @@ def test_without_matplotlib_the_error_names_the_extra(draw: Callable[[], Any], m
 @pytest.mark.parametrize("command", ["inspect picture", "frontier", "inspect timeline"])
 def test_commands_refuse_an_unknown_suffix_in_the_same_words(command: str, tmp_path: Path) -> None:
     cosines().save(tmp_path / "graph.json")
-    result = CliRunner().invoke(app, [*command.split(), str(tmp_path / "graph.json"), "-o", "a.foo"])
-    assert result.exit_code == 2
+    result = run(*command.split(), tmp_path / "graph.json", "-o", "a.foo", code=2)
     assert result.stderr.startswith("error: a.foo: the suffix must be one of ")

@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+from commands import answer, run
 from examples import chain
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausalLM
 from transformers.models.llama import modeling_llama
-from typer.testing import CliRunner
 
 import remat
 from costmodels import MemoryBudget
 from remat import Graph, GraphBuilder, Infeasible, InvalidPlan, Plan
 from remat.answer.saved_lines import saved_lines
-from remat.cli.app import app
 from remat.pytorch.read.places import module_path, source_line
 from remat.pytorch.run import ranks
 from remat.pytorch.run.report import Report
@@ -225,21 +224,15 @@ def test_a_moved_model_is_the_same_model() -> None:
 # What people read.
 
 
-def json_of(*words: str) -> Any:
-    result = CliRunner().invoke(app, [*words, "--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
 def test_an_explanation_says_where(tmp_path: Path) -> None:
     graph, path = captured(), tmp_path / "net.json"
     graph.save(path)
     exp = graph.names[graph.ops.index("aten.exp.default")]
     assert f"In the model: backward of layers.1, {UP}." in str(remat.explain(graph, exp))
-    assert json_of("explain", str(path), exp)["place"] == f"backward of layers.1, {UP}"
+    assert answer("explain", path, exp)["place"] == f"backward of layers.1, {UP}"
     chain(2).save(path)
     assert "In the model" not in str(remat.explain(chain(2), "cos"))
-    assert "place" not in json_of("explain", str(path), "cos")
+    assert "place" not in answer("explain", path, "cos")
 
 
 def test_a_timeline_says_where(tmp_path: Path) -> None:
@@ -251,7 +244,7 @@ def test_a_timeline_says_where(tmp_path: Path) -> None:
     assert f"  {timeline.peak_place}," in str(timeline).splitlines()
     assert all(tensor.place == graph.places[graph.index[tensor.name]] for tensor in timeline.peak_tensors)
     assert f"{timeline.peak_tensors[0].name} ({timeline.peak_tensors[0].place})" in str(timeline)
-    assert json_of("inspect", "timeline", str(path))["peak_tensors"][0]["place"] == timeline.peak_tensors[0].place
+    assert answer("inspect", "timeline", path)["peak_tensors"][0]["place"] == timeline.peak_tensors[0].place
     long = replace(
         timeline.peak_tensors[0], place="backward of model.layers.0.post_attention_layernorm, modeling.py:57"
     )
@@ -342,12 +335,12 @@ def test_what_lies_in_one_storage_is_at_the_line_that_made_it() -> None:
 def test_the_table_of_a_solution_says_where(tmp_path: Path) -> None:
     graph, path = captured(), tmp_path / "net.json"
     graph.save(path)
-    told = CliRunner().invoke(app, ["solve", str(path)]).output
+    told = run("solve", path).output
     heading = next(line for line in told.splitlines() if line.startswith("saved activation"))
     assert heading.split() == ["saved", "activation", "from", "memory", "price"]
     assert f"layers.0.up, {UP}" in told
     chain(2).save(path)
-    assert "operator" in CliRunner().invoke(app, ["solve", str(path)]).output
+    assert "operator" in run("solve", path).output
 
 
 def test_a_picture_says_where(tmp_path: Path) -> None:

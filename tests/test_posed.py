@@ -14,16 +14,15 @@ import networkx
 import numpy as np
 import pulp
 import pytest
+from commands import answer, run
 from depth import drawn
 from hypothesis import given
 from ortools.linear_solver.python import model_builder
-from typer.testing import CliRunner
 
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.benchmark import check
 from remat import Choice, Corpus, InvalidOption, Problem, UnsupportedProblem, check_plan, solve
 from remat.answer.dimacs_file import write_dimacs
-from remat.cli.app import app
 from remat.errors import InvalidProblem
 from remat.plugin import Bans, Offload
 from remat.problem.mps_file import write_mps
@@ -304,16 +303,10 @@ def test_a_budget_is_no_maximum_flow(tmp_path: Path) -> None:
 def test_the_command_writes_each_form(suffix: str, form: str, tmp_path: Path) -> None:
     graph, output = Corpus.open().path("vgg16"), tmp_path / f"vgg16{suffix}"
     options = [] if form == "dimacs" else ["-m", "memory-budget", "-O", "budget=0.5"]
-    done = CliRunner().invoke(app, ["solve", str(graph), *options, "--problem", str(output), "--json"])
-    assert done.exit_code == 0, done.output
+    done = answer("solve", graph, *options, "--problem", output)
     model = ByteTraffic() if form == "dimacs" else MemoryBudget(0.5)
     problem = model.pose(Corpus.open().graph("vgg16"))
-    assert json.loads(done.stdout) == {
-        "problem": str(output),
-        "format": form,
-        "values": len(problem),
-        "unit": model.unit,
-    }
+    assert done == {"problem": str(output), "format": form, "values": len(problem), "unit": model.unit}
     if form == "json":
         assert_same(Problem.load(output), problem)
         assert json.loads(output.read_text())["name"] == "vgg16"
@@ -326,8 +319,6 @@ def test_the_command_writes_each_form(suffix: str, form: str, tmp_path: Path) ->
 
 
 def test_the_command_says_what_a_form_cannot_state(tmp_path: Path) -> None:
-    graph = str(Corpus.open().path("vgg16"))
-    options = ["-m", "memory-budget", "-O", "budget=0.5", "--problem", str(tmp_path / "vgg16.max")]
-    done = CliRunner().invoke(app, ["solve", graph, *options])
-    assert done.exit_code == 1
-    assert "a maximum flow cannot state a budget" in done.stderr
+    options = "-m", "memory-budget", "-O", "budget=0.5", "--problem", tmp_path / "vgg16.max"
+    said = run("solve", Corpus.open().path("vgg16"), *options, code=1).stderr
+    assert "a maximum flow cannot state a budget" in said

@@ -20,6 +20,7 @@ from costmodels import ByteTraffic, MemoryBudget
 from remat import Graph
 from remat.cli.app import app
 from remat.facts.corpus import Corpus
+from remat.improve.progress import ending_within
 from remat.predict.memory import lower_bound
 from remat.predict.time import modelled_time
 
@@ -68,7 +69,9 @@ def shown(graph: Graph) -> Iterator[object]:
     problem, solution = ByteTraffic().pose(graph), remat.choose(graph)
     plan = solution.plan
     yield from (graph, problem, solution, solution.termination, solution.certificate, plan)
-    half = remat.choose(graph, MemoryBudget(0.5), "lagrangian", throw=False)
+    # Of a large graph, the search for the fastest step would take most of the time; its best so far is printed alike.
+    with ending_within(3600 if len(graph) < 1000 else 0.1):
+        half = remat.choose(graph, MemoryBudget(0.5), "lagrangian", throw=False)
     yield from (half, half.termination, half.certificate)
     for device in (None, "h100"):
         traffic = remat.predict_traffic(graph, plan, device=device)

@@ -12,6 +12,7 @@ import remat
 from experiments.recipes.beside import largest_difference
 from experiments.recipes.recipe_losses import RECIPES, ran
 from remat.pytorch import Partitioner
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fresh_compilation
 from tests.test_whole_run import WIDTH, Model
 
@@ -48,7 +49,7 @@ def test_a_module_compiled_in_place_keeps_the_names_of_its_parameters() -> None:
     model = Model()
     before = [*model.state_dict()]
     model.compile(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.37"})
-    with fresh_compilation():
+    with fresh_compilation(), no_cpu_kernels():
         model(torch.randn(64, WIDTH)).sum().backward()
     assert remat.last_report().graphs[-1].cost_model == "MemoryBudget(budget=0.37)", "it is compiled, and by ours"
     assert [*model.state_dict()] == before

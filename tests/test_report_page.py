@@ -12,23 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import answer, run
 from examples import chain, cosines
-from typer.testing import CliRunner
 
 import remat
-from remat.cli.app import app
 from remat.errors import InvalidOption, RematError
 from remat.improve.reference_plans import EAGER, PYTORCH
 from remat.views.report_page import Page
 
 EVIL = "</table><script>alert(1)</script>&\"'"
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-
-
-def command(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 def compared(path: Path, **names: str) -> Path:
@@ -137,13 +130,12 @@ def test_no_name_breaks_out_of_the_page_and_nothing_is_fetched(tmp_path: Path) -
 def test_the_command_writes_the_page_and_never_over_a_result(tmp_path: Path) -> None:
     chain(4).save(tmp_path / "graph.json")
     output = tmp_path / "page.html"
-    assert "graph.json: frontier" in command("frontier", tmp_path / "graph.json", "--html", output)
-    written: Any = json.loads(command("frontier", tmp_path / "graph.json", "--html", output, "--json"))
+    assert "graph.json: frontier" in run("frontier", tmp_path / "graph.json", "--html", output).output
+    written: Any = answer("frontier", tmp_path / "graph.json", "--html", output)
     assert written["bytes"] == output.stat().st_size
-    assert "would be lost" in command("frontier", tmp_path / "graph.json", "--html", tmp_path / "graph.json", code=2)
-    assert "make it first" in command(
-        "frontier", tmp_path / "graph.json", "--html", tmp_path / "no" / "page.html", code=2
-    )
+    assert "would be lost" in run("frontier", tmp_path / "graph.json", "--html", tmp_path / "graph.json", code=2).output
+    nowhere = tmp_path / "no" / "page.html"
+    assert "make it first" in run("frontier", tmp_path / "graph.json", "--html", nowhere, code=2).output
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

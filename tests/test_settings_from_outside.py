@@ -15,6 +15,7 @@ from costmodels import MemoryBudget
 from remat.pytorch.run.compile import backend
 from remat.pytorch.run.planned_graph import PlannedGraph
 from remat.pytorch.run.report import Report
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_whole_run import WIDTH, Model
 
@@ -23,7 +24,7 @@ def planned(**kwargs: Any) -> PlannedGraph:
     """What a step by the backend's name was planned by, without compiling kernels."""
     torch.compiler.reset()
     model = Model()
-    with fresh_compilation():
+    with fresh_compilation(), no_cpu_kernels():
         torch.compile(model, backend="remat", **kwargs)(torch.randn(64, WIDTH)).sum().backward()
     return remat.last_report().graphs[-1]
 

@@ -14,6 +14,7 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import partitioner_settings
 from tests.depth import deep
 from tests.test_compile import gradients
@@ -32,7 +33,7 @@ def by_default(model: nn.Module) -> Step:
 
 
 def by_name(model: nn.Module) -> Step:
-    return torch.compile(model, backend="remat")
+    return no_cpu_kernels()(torch.compile(model, backend="remat"))
 
 
 @pytest.mark.parametrize("compile", [by_default, pytest.param(by_name, marks=deep)])

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from depth import deep, deep_except
+from depth import deep_except
+from strategies import each_case
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import remat
 from costmodels import ByteTraffic
-from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.workloads import KERNEL_ZOO
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName, UnsupportedTorch
@@ -43,7 +43,7 @@ def facts(graph: remat.Graph) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, id=n, marks=() if n in QUICK else deep) for n, c in CASES.items()])
+@each_case(QUICK)
 def test_the_walk_traces_the_joint_graphs_of_autograds_engine(case: ModelCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, where both run: names, operators, arguments, shapes, element types.
 
@@ -293,23 +293,60 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize(("dtype", "options", "ampere", "hopper"), ATTENTION)
+SETTINGS = {"cudnn": "cudnn", "flash": "flash", "efficient": "mem_efficient"}
+
+
+def forbidden(options: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(kernel for kernel in SETTINGS if not options.get(kernel, True))
+
+
+def attention(
+    dtype: str,
+    *,
+    size: int = 32,
+    keys: int = 16,
+    values: int | None = None,
+    groups: int = 1,
+    mask: tuple[int, ...] | None = None,
+    **options: Any,
+) -> tuple[Attention, list[Tensor]]:
+    heads, wide = 4 // groups, values or size
+    shapes = (2, 4, 16, size), (2, heads, keys, size), (2, heads, keys, wide)
+    given = [torch.ones(shape, dtype=getattr(torch, dtype), requires_grad=True) for shape in shapes]
+    own = {name: value for name, value in options.items() if name not in SETTINGS}
+    return Attention(mask, enable_gqa=groups > 1, **own), given
+
+
+class Attentions(nn.Module):
+    """Attentions beside each other: in a graph, each is known by its module."""
+
+    def __init__(self, *parts: Attention) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, *inputs: list[Tensor]) -> list[Tensor]:
+        return [part(*given) for part, given in zip(self.parts, inputs, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "without", sorted({forbidden(options) for _, options, *_ in ATTENTION}), ids="without {}".format
+)
 def test_attention_is_the_kernel_that_torch_would_take(
-    dtype: str, options: dict[str, Any], ampere: str, hopper: str, monkeypatch: pytest.MonkeyPatch
+    without: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = dict(options)
-    for kernel, name in (("cudnn", "cudnn"), ("flash", "flash"), ("efficient", "mem_efficient")):
-        allowed = options.pop(kernel, True)
-        monkeypatch.setattr(torch.backends.cuda, f"{name}_sdp_enabled", lambda allowed=allowed: allowed)
-    size, keys, groups = options.pop("size", 32), options.pop("keys", 16), options.pop("groups", 1)
-    values, mask = options.pop("values", size), options.pop("mask", None)
-    q = torch.ones(2, 4, 16, size, dtype=getattr(torch, dtype), requires_grad=True)
-    k, v = (torch.ones(2, 4 // groups, keys, n, dtype=q.dtype, requires_grad=True) for n in (size, values))
-    module = Attention(mask, enable_gqa=groups > 1, **options)
-    for gpu, expected in (("a100", ampere), ("h100", hopper)):
-        graph = remat.capture(module, q, k, v, device=gpu)
-        found = [op for op in graph.ops if "scaled_dot_product" in op and "backward" not in op]
-        assert found == ([OPERATORS[expected]] if expected in OPERATORS else [])
+    for kernel, name in SETTINGS.items():
+        monkeypatch.setattr(torch.backends.cuda, f"{name}_sdp_enabled", lambda allowed=kernel not in without: allowed)
+    asked = [row for row in ATTENTION if forbidden(row[1]) == without]
+    parts, inputs = zip(*(attention(dtype, **options) for dtype, options, *_ in asked), strict=True)
+    taken = {"a100": [ampere for _, _, ampere, _ in asked], "h100": [hopper for _, _, _, hopper in asked]}
+    for gpu, kernels in taken.items():
+        graph = remat.capture(Attentions(*parts), *inputs, device=gpu)
+        found = [
+            (module, op)
+            for module, op in zip(graph.modules, graph.ops, strict=True)
+            if "scaled_dot_product" in op and "backward" not in op
+        ]
+        assert found == [(f"parts.{i}", OPERATORS[kernel]) for i, kernel in enumerate(kernels) if kernel in OPERATORS]
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from depth import deep, deep_except, drawn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything
-from torch import nn
+from strategies import Dice, SaveEverything, assert_equal_to_eager, each_case
 
 import remat
 from costmodels import ByteTraffic
 from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
-from experiments.models.training import train
 from remat import InvalidPlan, Plan
 from remat.pytorch import capture_all
 
@@ -43,19 +38,8 @@ CHOSEN = (
 )
 """A case of every kind: what the quick half compiles to the end."""
 
-each_case = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-each_case_some_quick = pytest.mark.parametrize(
-    "case", [pytest.param(case, id=name, marks=() if name in CHOSEN else deep) for name, case in CASES.items()]
-)
 
-
-def assert_equal_to_eager(case: ModelCase, wrap: Callable[[nn.Module], Any]) -> None:
-    torch.compiler.reset()
-    expected = train(case, lambda model: model)
-    torch.testing.assert_close(train(case, wrap), expected, rtol=case.tolerance, atol=case.tolerance)
-
-
-@each_case
+@each_case(CHOSEN)
 @pytest.mark.parametrize("strategy", deep_except(["save least"], STRATEGIES))
 def test_without_code_generation(case: ModelCase, strategy: str) -> None:
     cost_model = STRATEGIES[strategy]
@@ -64,7 +48,7 @@ def test_without_code_generation(case: ModelCase, strategy: str) -> None:
     )
 
 
-@each_case_some_quick
+@each_case(CHOSEN)
 @settings(drawn(RANDOM_PLANS), suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_plans(case: ModelCase, seed: int) -> None:
@@ -74,7 +58,7 @@ def test_random_plans(case: ModelCase, seed: int) -> None:
     )
 
 
-@each_case_some_quick
+@each_case(CHOSEN)
 def test_broken_plans_never_run(case: ModelCase) -> None:
     """A needed value missing, a ban broken: refused when torch asks for the plan, before anything runs."""
     torch.manual_seed(0)
