@@ -13,7 +13,7 @@ import pytest
 from depth import drawn
 from examples import cosines
 from helpers import FLOW, each, every_plan
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import Dice, every_legal_mask, late_views, training_steps
 
@@ -410,6 +410,20 @@ def test_a_hull_is_asked_for_its_part_at_a_budget_only() -> None:
     assert hull.edge_at(1200) is None
 
 
+def view_beside_its_owner() -> remat.Graph:
+    """A view that takes time to compute again, of a value that is saved as well."""
+    g = remat.GraphBuilder()
+    first = g.op("exp", g.input("x", bytes=5), bytes=2, name="first")
+    owner = g.op("exp", first, bytes=1, name="owner")
+    other = g.op("exp", owner, bytes=1, name="other")
+    g.output(first, owner, other)
+    view = g.op("slice", owner, first, bytes=1, view=True, name="view")
+    gradient = g.op("exp", g.tangent("dy", bytes=5), bytes=1, name="gradient")
+    g.gradient(owner, other, view, gradient)
+    return g.build()
+
+
+@example(view_beside_its_owner(), 0)
 @drawn(150)
 @given(graphs(max_values=8, facts=False, largest=8) | training_steps() | late_views(), st.integers(0, 9))
 def test_no_legal_plan_costs_less_than_the_bound_at_its_own_bytes(graph: remat.Graph, seed: int) -> None:

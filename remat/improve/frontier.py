@@ -182,31 +182,33 @@ class Frontier:
     def price(self, plan: Plan) -> tuple[int, int]:
         """Returns (saved bytes, cost) of any plan for the same graph.
 
-        The bytes are those of the problem, as `bound` counts them. PyTorch's plans may save views
-        (`remat.pytorch.measure.torch_budgets`) where the problem bans that. Such a view counts as the value that owns
-        its memory, once.
+        They are those of the problem, as `bound` counts them. PyTorch's plans may save views
+        (`remat.pytorch.measure.torch_budgets`) where the problem bans that. In place of such a view the value that owns
+        its memory is counted, once, and what it takes to compute the view from it.
 
         Raises:
             InvalidPlan: the plan is not legal.
         """
+        choice = self._with_owners(Choice.from_plan(self.problem, plan))
         if self.clock is not None:
             cost = simulated(self.clock, plan).added_ns
         elif self.graph is None:
             cost = check_plan(self.problem, plan)
         else:
             check_plan(base_problem(self.graph), plan)
-            cost = Choice.from_plan(self.problem, plan).cost(self.problem)
-        return self._saved_bytes(plan), cost
+            cost = choice.cost(self.problem)
+        return int(self.problem.save_bytes[choice.on_device].sum()), cost
 
-    def _saved_bytes(self, plan: Plan) -> int:
-        saved, graph = Choice.from_plan(self.problem, plan).on_device, self.graph
-        if graph is None:
-            return int(self.problem.save_bytes[saved].sum())
-        saved, barred = graph.for_all_values(saved), graph.for_all_values(self.problem.cannot_save.mask)
+    def _with_owners(self, choice: Choice) -> Choice:
+        if (graph := self.graph) is None:
+            return choice
+        saved, barred = graph.for_all_values(choice.saved), graph.for_all_values(self.problem.cannot_save.mask)
         views = saved & barred & ~barred[graph.base]
+        if not views.any():
+            return choice
         saved = saved & ~views
         saved[graph.base[views]] = True
-        return int(self.problem.save_bytes[saved[graph.plannable]].sum())
+        return Choice.from_saved(self.problem, saved[graph.plannable], choice.offloaded)
 
     def as_frame(self) -> pd.DataFrame:
         """Returns a table with a row for each point; its bound is the one at the budget of the point."""
