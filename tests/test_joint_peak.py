@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from depth import drawn
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import remat
@@ -16,6 +19,7 @@ from costmodels import MemoryBudget
 from remat.improve.joint_peak import CallSequence, GraphMemory, JointPeak, JointPlans
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.run.live_calls import LiveCalls
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import partitioner_settings
@@ -116,7 +120,91 @@ def test_calls_that_end_in_reverse_hold_what_earlier_ones_saved() -> None:
     parts = [part(), part()]
     assert JointPeak(parts, CallSequence((0, 1), in_reverse=True)).at([first, second]) == max(70, 50 + 90, 60 + 40)
     assert JointPeak(parts, CallSequence((0, 1))).at([first, second]) == max(15 + 70, 50 + 90)
-    shared = [(8, [(0, "v3"), (1, "x")])]  # of which the first graph holds nothing, and the second one does
-    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90 + 8
-    shared = [(8, [(0, "v0"), (1, "x")])]  # which the first graph holds and counts itself
+    shared = [(900, [(0, "v3"), (1, "x")])]  # of which the first graph holds nothing, and the second one does
+    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90 + 900
+    shared = [(900, [(0, "v0"), (1, "x")])]  # which the first graph holds and counts itself
     assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90
+
+
+def test_two_branches_that_meet_hold_the_gradient_of_a_skip() -> None:
+    """The third graph takes a result of the first one: its gradient waits while the second one runs backward."""
+    first, second, third = part(), part(), replace(part(), earlier=frozenset({"x"}))
+    own = GraphMemory(forward=10, backward=20, between=5, gradients=1, held=frozenset())
+    calls = CallSequence((0, 1, 2), in_reverse=True, shared=[(1000, [(0, "v3"), (2, "x")])])
+    # Forward, it is alive from the second graph on; backward, its gradient is, until the first graph has run.
+    assert JointPeak([first, second, third], calls).at([own] * 3) == max(2 * 5 + 10 + 1000, 5 + 20 + 1 + 1000)
+    alone = JointPeak([first, second, replace(third, earlier=frozenset())], calls)
+    held = replace(own, held=frozenset({"v3"}))
+    assert alone.at([held, own, own]) == 2 * 5 + 20
+
+
+@drawn(100)
+@given(st.lists(st.tuples(*[st.integers(0, 100)] * 4), min_size=1, max_size=4))
+def test_any_order_may_be_the_reverse_one(figures: list[tuple[int, int, int, int]]) -> None:
+    memories = [GraphMemory(max(a, c), max(b, c, d), c, d, frozenset()) for a, b, c, d in figures]
+    parts, order = [part()] * len(figures), tuple(range(len(figures)))
+    known, unknown = (JointPeak(parts, CallSequence(order, in_reverse)).at(memories) for in_reverse in (True, False))
+    assert known <= unknown
+
+
+def test_of_many_graphs_a_limit_that_is_kept_is_reached() -> None:
+    """There are too many combinations to look at all of them."""
+    parts = [part(cost=3 * i + 1, size=50 * (i + 1)) for i in range(7)]
+    calls = CallSequence(tuple(range(7)), in_reverse=True, shared=[(100_000, [(i, "x") for i in range(7)])])
+    peak = JointPeak(parts, calls)
+    plans = JointPlans(peak, Lagrangian())
+    least = peak.at([min(pool, key=lambda one: one.memory.between).memory for pool in plans.pools])
+    assert plans.smallest.peak_bytes <= least
+    found = plans.within(plans.smallest.peak_bytes)
+    assert found is not None
+    assert found.peak_bytes <= plans.smallest.peak_bytes
+
+
+class Doubled(torch.autograd.Function):
+    """Stands for a compiled graph."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return 2 * gradients[0]
+
+
+def called(calls: LiveCalls, key: str) -> Tensor:
+    """Makes a call that returns one result, and says so."""
+    result = cast(Tensor, Doubled.apply(torch.ones(4, requires_grad=True)))
+    calls.began(key, {}, {"out": result}, result.grad_fn)
+    return result
+
+
+def test_the_order_of_calls_is_known_for_each_set_of_them() -> None:
+    calls = LiveCalls(watches_results=True)
+    first, second = called(calls, "a"), called(calls, "b")
+    second.sum().backward()
+    first.sum().backward()
+    assert [one.in_reverse for one in calls.seen().values()] == [True]
+    first, second = called(calls, "a"), called(calls, "c")
+    first.sum().backward()
+    second.sum().backward()
+    assert {one.order: one.in_reverse for one in calls.seen().values()} == {("a", "b"): True, ("a", "c"): False}
+
+
+def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() -> None:
+    calls = LiveCalls(watches_results=True)
+    for _ in range(2):
+        (loss,) = [called(calls, "a").sum()]  # which holds no result: the sum has no need of it
+        loss.backward()
+        assert calls.dropped("a") == {"out"}
+    result = called(calls, "a")
+    result.sum().backward(retain_graph=True)
+    result.sum().backward()  # again, when the call is no longer counted
+    assert calls.dropped("a") == set()
+    # The result of an earlier call that no other call took, and that is held when the first backward pass begins.
+    earlier = called(calls, "b")
+    loss, other = earlier.sum(), called(calls, "a").sum()
+    other.backward()
+    del earlier
+    loss.backward()
+    assert calls.dropped("b") == set()

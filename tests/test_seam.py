@@ -30,8 +30,9 @@ import remat
 from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.traffic_count import counted
 from remat.pytorch.read.capture import visit_joint_graphs
-from remat.pytorch.seam import swap
+from remat.pytorch.seam import thread_patch
 from remat.pytorch.seam.internals import USED, internals
+from remat.pytorch.seam.thread_patch import in_place, thread_local_patch, torchs_own
 from remat.pytorch.seam.torch_partitioner import partition
 from remat.pytorch.seam.torch_settings import (
     backward_at_once,
@@ -198,18 +199,18 @@ def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back(own
     heard: list[str] = []
 
     def other() -> None:
-        with swap.swapped(owner, "greet", lambda: "the other's"):
+        with thread_local_patch(owner, "greet", lambda: "the other's"):
             entered.set()
             assert leave.wait(60)
             heard.append(owner.greet())
 
     thread = threading.Thread(target=other)
-    with swap.swapped(owner, "greet", lambda: "ours"):
+    with thread_local_patch(owner, "greet", lambda: "ours"):
         thread.start()
         assert entered.wait(60)
-        assert (owner.greet(), swap.torchs_own(owner, "greet")()) == ("ours", "torch's")
-        with swap.swapped(owner, "greet", lambda: "inside"):
-            assert owner.greet() == swap.in_place(owner, "greet")() == "inside"
+        assert (owner.greet(), torchs_own(owner, "greet")()) == ("ours", "torch's")
+        with thread_local_patch(owner, "greet", lambda: "inside"):
+            assert owner.greet() == in_place(owner, "greet")() == "inside"
         assert owner.greet() == "ours"
     assert owner.greet() == "torch's"
     assert owner.greet is not greeting  # the other thread is not done
@@ -221,16 +222,16 @@ def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back(own
 
 def test_a_thread_that_runs_in_a_copy_of_this_ones_context_has_torchs_own(owner: Any) -> None:
     """As `asyncio.to_thread` has it, and every new thread of a Python without a global lock."""
-    with swap.swapped(owner, "greet", lambda: "ours"):
+    with thread_local_patch(owner, "greet", lambda: "ours"):
         context = contextvars.copy_context()
         assert in_another_thread(lambda: context.run(owner.greet)) == "torch's"
-    with swap.swapped(owner, "greet", lambda: "later"):
+    with thread_local_patch(owner, "greet", lambda: "later"):
         assert context.run(owner.greet) == "later"
 
 
 def test_a_block_may_be_left_in_another_context_and_out_of_turn(owner: Any) -> None:
     """As happens to generators, and to tasks that take turns in one thread."""
-    first, second = (swap.swapped(owner, "greet", lambda name=name: name) for name in ("first", "second"))
+    first, second = (thread_local_patch(owner, "greet", lambda name=name: name) for name in ("first", "second"))
     contextvars.copy_context().run(first.__enter__)
     second.__enter__()
     assert owner.greet() == "second"
@@ -243,17 +244,17 @@ def test_a_block_may_be_left_in_another_context_and_out_of_turn(owner: Any) -> N
 def test_another_one_who_exchanges_the_function_meanwhile_is_left_alone(
     owner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with swap.swapped(owner, "greet", lambda: "ours"):
+    with thread_local_patch(owner, "greet", lambda: "ours"):
         monkeypatch.setattr(owner, "greet", lambda: "theirs")
     assert owner.greet() == "theirs"
     monkeypatch.undo()
     assert owner.greet() == "torch's"  # by what stood in its place when they came
-    with swap.swapped(owner, "greet", lambda: f"not {swap.torchs_own(owner, 'greet')()}"):
+    with thread_local_patch(owner, "greet", lambda: f"not {torchs_own(owner, 'greet')()}"):
         assert owner.greet() == "not torch's"
     assert owner.greet is greeting
 
 
-INTERRUPTED = {swap.__file__, contextlib.__file__}
+INTERRUPTED = {thread_patch.__file__, contextlib.__file__}
 """The code that enters and leaves a block."""
 
 
@@ -296,7 +297,7 @@ def test_a_block_answers_nowhere_else_wherever_it_is_interrupted(owner: Any) -> 
 
     @contextlib.contextmanager
     def outer() -> Iterator[None]:
-        with swap.swapped(owner, "greet", lambda: "outer"):
+        with thread_local_patch(owner, "greet", lambda: "outer"):
             yield
 
     heard: list[str] = []
@@ -304,19 +305,19 @@ def test_a_block_answers_nowhere_else_wherever_it_is_interrupted(owner: Any) -> 
     def block() -> None:
         with outer():
             heard.append(owner.greet())
-            with swap.swapped(owner, "greet", lambda: "ours"):
+            with thread_local_patch(owner, "greet", lambda: "ours"):
                 heard.append(owner.greet())
             heard.append(owner.greet())
 
     def check() -> None:
-        assert owner.greet() == swap.in_place(owner, "greet")() == "torch's"
+        assert owner.greet() == in_place(owner, "greet")() == "torch's"
         assert in_another_thread(owner.greet) == "torch's"
 
     with ThreadPoolExecutor(1) as own:  # an interruption in a handler leaves its exception with the thread
         assert own.submit(interrupted_at_every_point, block, check).result() > 500
     assert heard[-3:] == ["outer", "ours", "outer"]
     assert owner.greet is greeting
-    assert swap.torchs_own(owner, "greet") is greeting
+    assert torchs_own(owner, "greet") is greeting
 
 
 def test_torchs_own_is_put_back_whenever_a_signal_comes(owner: Any) -> None:
@@ -335,7 +336,7 @@ def test_torchs_own_is_put_back_whenever_a_signal_comes(owner: Any) -> None:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 97))
                 while not is_over:
-                    with swap.swapped(owner, "greet", lambda: "ours"):
+                    with thread_local_patch(owner, "greet", lambda: "ours"):
                         pass
             except KeyboardInterrupt:
                 interrupted += 1
@@ -350,7 +351,7 @@ def test_a_thread_that_enters_while_another_one_is_interrupted_keeps_what_it_exc
     heard: list[str] = []
 
     def other() -> None:
-        with swap.swapped(owner, "greet", lambda: "the other's"):
+        with thread_local_patch(owner, "greet", lambda: "the other's"):
             entered.set()
             assert leave.wait(60)
             heard.append(owner.greet())
@@ -370,7 +371,7 @@ def test_a_thread_that_enters_while_another_one_is_interrupted_keeps_what_it_exc
 
     owner: Any = Interrupting("owner")
     vars(owner)["greet"] = greeting
-    with pytest.raises(KeyboardInterrupt), swap.swapped(owner, "greet", lambda: "ours"):
+    with pytest.raises(KeyboardInterrupt), thread_local_patch(owner, "greet", lambda: "ours"):
         assert owner.greet() == "ours"
     leave.set()
     thread.join()
@@ -390,14 +391,14 @@ def test_a_partition_that_is_interrupted_anywhere_leaves_no_plan_of_ours() -> No
         raise Partitioned
 
     def block() -> None:
-        with contextlib.suppress(Partitioned), swapped_in(ours):
+        with contextlib.suppress(Partitioned), choosing_with(ours):
             partitioners.choose_saved_values_set(module.graph, None, 1)
 
-    def swapped_in(chooser: Callable[..., Any]) -> AbstractContextManager[None]:
-        return swap.swapped(partitioners, "choose_saved_values_set", chooser)
+    def choosing_with(chooser: Callable[..., Any]) -> AbstractContextManager[None]:
+        return thread_local_patch(partitioners, "choose_saved_values_set", chooser)
 
     def check() -> None:
-        assert swap.in_place(partitioners, "choose_saved_values_set") is own
+        assert in_place(partitioners, "choose_saved_values_set") is own
 
     def compiled_plainly() -> None:
         torch.compiler.reset()

@@ -21,13 +21,14 @@ from experiments.models.workloads import KERNEL_ZOO
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName, UnsupportedTorch
 from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.seam import device_guard, swap
+from remat.pytorch.seam import device_guard
 from remat.pytorch.seam import virtual_gpu as seam
 from remat.pytorch.seam.autograd_walk import grad
 from remat.pytorch.seam.fake_device import on_fake_device
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import SHEETS
 from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.thread_patch import thread_local_patch
 
 QUICK = ("pointwise chain", "graph break", "batch normalization", "buffers written in both passes")
 
@@ -145,7 +146,7 @@ class Interrupted(Exception):
 def test_everything_is_put_back(fails: bool) -> None:
     before, sheet = places(), SHEETS["h100"]
     try:
-        with virtual_gpu("h100"), swap.swapped(torch.autograd, "grad", grad), attention_of(sheet):
+        with virtual_gpu("h100"), thread_local_patch(torch.autograd, "grad", grad), attention_of(sheet):
             inside = places()
             assert (torch.cuda.get_device_name(), torch.cuda.get_device_capability()) == (sheet.name, (9, 0))
             if fails:

@@ -73,7 +73,7 @@ class Step:
             self._step = torch_compile(self._loss, dynamic=False)
 
     def first(self) -> Row:
-        """Compiles the step, and returns what it computes, and what is predicted of it."""
+        """Compiles the step, and returns what it computes."""
         start = time.perf_counter()
         with partitioner_settings(activation_memory_budget=self._budget):
             loss = self._train()
@@ -81,15 +81,15 @@ class Step:
         first_s = time.perf_counter() - start
         gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
         norm = torch.stack([gradient.float().norm() for gradient in gradients]).norm().item()
-        return {"first_s": round(first_s, 1), "loss": loss.item(), "gradient_norm": norm} | self._predicted()
+        return {"first_s": round(first_s, 1), "loss": loss.item(), "gradient_norm": norm}
 
-    def peak(self) -> int:
-        """Measures the most bytes that the step holds above what is held before it."""
-        self._train()  # what libraries allocate for themselves at first lasts
+    def peak(self) -> Row:
+        """Measures the most bytes that the step holds above what is held before it, and says what is predicted."""
+        self._train()  # what libraries allocate for themselves at first lasts; several graphs are planned again
         self._forget()
         taken = peak_bytes(self._train, self._device)
         self._release()
-        return taken
+        return {"peak_bytes": taken} | self._predicted()
 
     def seconds(self) -> list[float]:
         """Times steps, each until the device has finished, after one that is not timed; leaves no memory taken."""
@@ -243,8 +243,9 @@ def _started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, An
         for worker in batch:
             rows[worker.way] = dict(worker.end() or {})
     for worker in new:
-        peak = None if worker.error else worker.ask("peak")
-        rows[worker.way] |= {"peak_bytes": peak, "limit_bytes": worker.limit_bytes, "error": worker.error}
+        row = rows[worker.way]
+        row |= {"peak_bytes": None} | ({} if worker.error else worker.ask("peak") or {})
+        row |= {"limit_bytes": worker.limit_bytes, "error": worker.error}
     return rows
 
 

@@ -8,7 +8,7 @@ import typer
 
 import remat
 from remat.cli.kernels_command import kernels
-from remat.cli.option_groups import WantedPlan, command
+from remat.cli.option_groups import PlanOptions, command
 from remat.cli.options import DeviceName, GraphFile, NewPicture, NewPictureIfNamed
 from remat.cli.output import Answer, as_told, picked, waiting, written
 from remat.facts.graph import Graph
@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def timeline(
     graph: GraphFile,
-    wanted: WantedPlan,
+    plan_options: PlanOptions,
     output: NewPictureIfNamed = None,
     holds_outputs: Annotated[
         bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
@@ -48,7 +48,7 @@ def timeline(
     """
     values = Graph.load(graph)
     with waiting("solving"):
-        plan = wanted.plan_of(values)
+        plan = plan_options.plan_of(values)
         found = simulated(values, plan, holds_outputs=holds_outputs, device=device)
         bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
     if output is not None:
@@ -68,7 +68,7 @@ def timeline(
 
 def traffic(
     graph: GraphFile,
-    wanted: WantedPlan,
+    plan_options: PlanOptions,
     fused: Annotated[bool, typer.Option(help="As TorchInductor fuses operators; or each operator alone.")] = True,
     device: DeviceName = None,
 ) -> Answer:
@@ -85,7 +85,7 @@ def traffic(
     """
     values = Graph.load(graph)
     with waiting("solving"):
-        found = predict_traffic(values, wanted.plan_of(values), fused=fused, device=device)
+        found = predict_traffic(values, plan_options.plan_of(values), fused=fused, device=device)
     time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
     kernels: list[dict[str, Any]] = [
         {
@@ -105,7 +105,7 @@ def traffic(
 def picture(
     graph: GraphFile,
     output: NewPicture,
-    wanted: WantedPlan,
+    plan_options: PlanOptions,
     around: Annotated[
         list[str] | None, typer.Option(metavar="VALUE", help="Draw only the values near this one. Repeatable.")
     ] = None,
@@ -121,7 +121,7 @@ def picture(
     """
     values = Graph.load(graph)
     with waiting("solving and drawing"):
-        plan = wanted.plan_of(values) if wanted.is_named else None
+        plan = plan_options.plan_of(values) if plan_options.is_named else None
         remat.show(values, plan, output, around=around, hops=hops)
     return {"picture": str(output), "plan": plan and plan.digest}, written(output)
 

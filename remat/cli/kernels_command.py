@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.option_groups import WantedPlan
+from remat.cli.option_groups import PlanOptions
 from remat.cli.options import DeviceName, GraphFile
 from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def kernels(
     graph: GraphFile,
-    wanted: WantedPlan,
+    plan_options: PlanOptions,
     device: DeviceName = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder to write: Triton source, PTX and cubins.")
@@ -50,7 +50,7 @@ def kernels(
             err=True,
         )
     with waiting("solving and compiling"):
-        passes = list(compile_plan(values, wanted.plan_of(values), device=device))
+        passes = list(compile_plan(values, plan_options.plan_of(values), device=device))
     if output is not None:
         for compiled in passes:
             compiled.write(output)

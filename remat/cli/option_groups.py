@@ -43,7 +43,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class WantedPlan(Question):
+class PlanOptions(Question):
     """Says which plan a command looks at: that of a file, PyTorch's own, or the answer to a question."""
 
     plan: PlanName = None

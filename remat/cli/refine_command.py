@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from remat.answer.plan import Plan
-from remat.cli.option_groups import WantedPlan
+from remat.cli.option_groups import PlanOptions
 from remat.cli.options import DeviceName, GraphFile, NewPlanFile, TimeLimit
 from remat.cli.output import Answer, picked, waiting, written
 from remat.facts.graph import Graph
@@ -22,7 +22,7 @@ _EXTRA = 'What may be saved beyond the plan, as in "64MiB".'
 
 def refine(
     graph: GraphFile,
-    wanted: WantedPlan,
+    plan_options: PlanOptions,
     objective: Annotated[str, typer.Option(metavar=_OBJECTIVES, help="What to lower.")] = "traffic",
     oracle: Annotated[str, typer.Option(metavar="model|inductor|device", help=_ORACLE)] = "model",
     extra: Annotated[str, typer.Option(metavar="SIZE", help=_EXTRA)] = "0B",
@@ -49,7 +49,7 @@ def refine(
     with waiting("refining", ends_early=True) as say:
         found = improve(
             values,
-            wanted.plan_of(values),
+            plan_options.plan_of(values),
             cast(Any, objective),
             cast(Any, oracle),
             extra_bytes=parse_bytes(extra, "--extra"),

@@ -1,9 +1,9 @@
 """Finds plans for the graphs of a run whose memory keeps one limit at each moment.
 
-Mostly calls end in the reverse order of their beginning. While a call runs, the earlier ones hold what they saved. The
-later ones have not begun yet, or they are over, and have left their gradients. So graphs that need much at different
-times share a limit better than the sum of their needs says: the loss of a language model, as a graph of its own, holds
-the logits, but these are gone before the layers run backward.
+Usually the call that began last ends first. While a call runs, the earlier ones hold what they saved. The later ones
+have not begun yet, or they are over, and have left their gradients. So graphs that need their most memory at different
+times fit into less than the sum of what each needs: the loss of a language model, as a graph of its own, holds the
+logits, but these are gone before the layers run backward.
 
 Of each graph, plans are predicted by the search for one graph (`remat.improve.step_search`). Which of them to take
 together is decided by branch and bound.
@@ -12,6 +12,7 @@ together is decided by branch and bound.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,16 +24,17 @@ from remat.answer.choice import Choice
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solver import Solver
 from remat.errors import LimitReached
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import evenly_spaced
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import checked_plan, measuring, tightest_limit
-from remat.improve.step_predictor import StepPredictor, predictor_for
+from remat.improve.step_predictor import predictor_for
 from remat.improve.step_search import StepPlans
 from remat.improve.subproblem import Subproblem
 from remat.predict.buffers import StepMemory, memory_of, records_calls
 from remat.predict.memory import Simulator
 from remat.problem.costmodel import CostModel
+from remat.words import human_bytes
 
 # Of each graph, plans within so many limits are sought: from its smallest peak to that of its cheapest plan.
 _LIMITS = 6
@@ -81,6 +83,21 @@ class GraphMemory:
     held: frozenset[str]
 
 
+@dataclass(frozen=True)
+class _Crossing:
+    """Describes a storage that a call returns or takes; with each call is the name that the storage has there."""
+
+    size: int
+    made: tuple[int, str] | None  # None if code between the graphs made it
+    takers: Sequence[tuple[int, str]]
+    needs_gradient: bool
+
+    @property
+    def begin(self) -> int:
+        """Returns the first call in whose forward pass it is alive beside what that call makes."""
+        return self.takers[0][0] if self.made is None else self.made[0] + 1
+
+
 class JointPeak:
     """Computes the peak memory of graphs whose saved values are alive at the same time.
 
@@ -99,6 +116,9 @@ class JointPeak:
         self.parts, self.calls = parts, CallSequence(order) if calls is None else calls
         self.predictors = [cost_model and predictor_for(part.graph, cost_model, part.dropped) for part in parts]
         self._memories: list[dict[bytes, GraphMemory]] = [{} for _ in parts]
+        self._steps: dict[int, StepMemory | Simulator] = {}
+        self._crossings = [self._crossing(size, uses) for size, uses in self.calls.shared]
+        self._handed_back = self._handed_back_bytes()
 
     def of(self, choices: Sequence[Choice]) -> int:
         """Returns the peak in bytes of a choice for each graph."""
@@ -108,27 +128,31 @@ class JointPeak:
         """Predicts what a choice for one of the graphs takes."""
         known = self._memories[part]
         if choice.key not in known:
-            known[choice.key] = self._predicted(self.parts[part], self.predictors[part], choice)
+            known[choice.key] = self._predicted(part, choice)
         return known[choice.key]
 
-    def _predicted(self, part: Subproblem, predictor: StepPredictor | None, choice: Choice) -> GraphMemory:
+    def _predicted(self, i: int, choice: Choice) -> GraphMemory:
+        part, predictor = self.parts[i], self.predictors[i]
         graph = part.graph
         saved, offloaded = graph.for_all_values(choice.saved), graph.for_all_values(choice.offloaded)
-        if not records_calls(graph):
-            line = Simulator(graph).timeline(saved, offloaded)
-        elif predictor is None or offloaded.any():
-            line = StepMemory(graph, dropped=part.dropped).timeline(saved, offloaded)
+        if predictor is None or offloaded.any():
+            if i not in self._steps:
+                is_step = records_calls(graph)
+                self._steps[i] = StepMemory(graph, dropped=part.dropped) if is_step else Simulator(graph)
+            line = self._steps[i].timeline(saved, offloaded)
         else:
             line = predictor.timeline(saved)
         waiting: list[int] = graph.base[saved & ~offloaded].tolist()
         returned: list[int] = graph.base[graph.output & ~graph.input[graph.base]].tolist()
         results = {graph.names[owner] for owner in returned}
         gradients = int(line.by_why["gradient"][-1]) if len(line) else 0
+        # Of activations, too, unless they are in the memory of what the pass was handed.
+        of_parameters = min(gradients, int(graph.bytes[graph.parameter].sum()))
         return GraphMemory(
             line.forward_peak_bytes,
             line.backward_peak_bytes,
             line.at_forward_end,
-            max(gradients - part.earlier_bytes, 0),
+            max(gradients - part.earlier_bytes, of_parameters),
             frozenset(graph.names[owner] for owner in waiting) | (results - part.dropped),
         )
 
@@ -140,30 +164,23 @@ class JointPeak:
             is_bound: leaves out what calls take from each other, which a lower bound cannot know.
         """
         calls = [memories[graph] for graph in self.calls.order]
-        between = np.array([one.between for one in calls], np.int64)
-        waits = between.cumsum() - between if self.calls.in_reverse else between.sum() - between
-        forward = waits + [one.forward for one in calls]
-        backward = waits + [one.backward for one in calls]
+        between, gradients = np.array([(one.between, one.gradients) for one in calls], np.int64).T
         if self.calls.in_reverse:
-            left = np.array([0, *(one.gradients for one in reversed(calls))]).cumsum()[-2::-1]
-            handed = [*(self.parts[graph].earlier_bytes for graph in self.calls.order[1:]), 0]
-            backward += left + handed
-        for size, uses in () if is_bound else self.calls.shared:
-            made = [call for call, name in uses if not self._takes(call, name)]
-            takers = [call for call, name in uses if self._takes(call, name)]
-            if not takers or any(name in calls[call].held for call, name in uses if call in made):
-                continue  # nobody takes it, or the call that returned it counts it
-            first, last = max([*made, min(takers) - 1]) + 1, max(takers)
-            waiting = [call for call, name in uses if call in takers and name in calls[call].held]
-            if self.calls.in_reverse:
-                forward[first : last + 1] += size
-                if waiting:
-                    forward[last + 1 :] += size
-                    backward[min(waiting) :] += size
-            else:
-                forward += size
-                backward += size if waiting else 0
-        return int(max(forward.max(initial=0), backward.max(initial=0)))
+            beside = between.cumsum() - between
+            later = gradients.sum() - gradients.cumsum()
+        else:  # each other call waits, or is over
+            most = np.maximum(between, gradients)
+            beside, later = most.sum() - most, 0
+        forward = beside + [one.forward for one in calls]
+        backward = beside + later + self._handed_back + [one.backward for one in calls]
+        for crossing in () if is_bound else self._crossings:
+            if crossing.made is not None and crossing.made[1] in calls[crossing.made[0]].held:
+                continue  # the call that returned it counts it
+            waiting = [call for call, name in crossing.takers if name in calls[call].held]
+            forward[crossing.begin if self.calls.in_reverse else 0 :] += crossing.size
+            if waiting:
+                backward[min(waiting) if self.calls.in_reverse else 0 :] += crossing.size
+        return int(max(forward.max(), backward.max()))
 
     def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
         """Measures the peak in bytes by `peak_search.measuring_with`; returns None if it cannot be measured."""
@@ -174,17 +191,33 @@ class JointPeak:
             measured = measure(part.graph, choice.plan(part.problem), limit_bytes)
             if measured is None:
                 return None
-            predicted = memory_of(part.graph).peak(part.graph.for_all_values(choice.saved))
-            memories.append(_raised(self.memory(i, choice), measured - predicted))
+            # In which pass the peak was measured, nobody knows.
+            more = max(measured - memory_of(part.graph).peak(part.graph.for_all_values(choice.saved)), 0)
+            memory = self.memory(i, choice)
+            memories.append(replace(memory, forward=memory.forward + more, backward=memory.backward + more))
         return self.at(memories)
 
-    def _takes(self, call: int, name: str) -> bool:
-        graph = self.parts[self.calls.order[call]].graph
-        return bool(graph.input[graph.index[name]])
+    def _crossing(self, size: int, uses: Sequence[tuple[int, str]]) -> _Crossing:
+        made, takers, needs_gradient = None, list[tuple[int, str]](), False
+        for call, name in uses:
+            part = self.parts[self.calls.order[call]]
+            v = part.graph.index[name]
+            size = max(size, int(part.graph.bytes[v]))  # a plan may be one for larger sizes
+            if part.graph.input[v]:
+                takers.append((call, name))
+                needs_gradient |= name in part.earlier
+            else:
+                made = call, name
+        return _Crossing(size, made, sorted(takers), needs_gradient)
 
-
-def _raised(memory: GraphMemory, by: int) -> GraphMemory:
-    return replace(memory, forward=memory.forward + by, backward=memory.backward + by)
+    # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
+    def _handed_back_bytes(self) -> IntArray:
+        handed = np.zeros(len(self.calls.order), np.int64)
+        for crossing in self._crossings:
+            if crossing.takers and crossing.needs_gradient:
+                first = max(crossing.begin - 1, 0)
+                handed[first : crossing.takers[-1][0] if self.calls.in_reverse else first + 1] += crossing.size
+        return handed
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +250,7 @@ class JointPlans:
 
     def __init__(self, peak: JointPeak, solver: Solver) -> None:
         self._peak, self.pools = peak, list[list[_Candidate]]()
+        self._within: dict[int, JointPlan | None] = {}
         for i, part in enumerate(peak.parts):
             pairs = _ranked(peak, i, solver)
             self.pools.append([_Candidate(one, peak.memory(i, one), rank * part.times) for one, rank in pairs])
@@ -228,29 +262,50 @@ class JointPlans:
     @cached_property
     def smallest(self) -> JointPlan:
         """Returns the joint plan with the smallest peak found."""
-        return self._search(None) or self.cheapest
+        starts = [[min(pool, key=key) for pool in self.pools] for key in (_waiting_bytes, _own_peak)]
+        smallest = min((self._joint(self._descended(start)) for start in starts), key=lambda plan: plan.peak_bytes)
+        return self._search(smallest.peak_bytes - 1, least_peak=True) or smallest
 
     def within(self, limit_bytes: int) -> JointPlan | None:
         """Returns the best joint plan found with a peak of at most `limit_bytes`; None if there is none."""
-        return self._search(limit_bytes)
+        if limit_bytes not in self._within:
+            plan = self._search(limit_bytes)
+            if plan is None and self.smallest.peak_bytes <= limit_bytes:
+                plan = self.smallest
+            self._within[limit_bytes] = plan
+        return self._within[limit_bytes]
 
     def _joint(self, candidates: Sequence[_Candidate]) -> JointPlan:
-        peak_bytes = self._peak.at([one.memory for one in candidates])
-        return JointPlan([one.choice for one in candidates], peak_bytes)
+        return JointPlan([one.choice for one in candidates], self._peak_of(candidates))
 
-    def _search(self, limit_bytes: int | None) -> JointPlan | None:
-        """Finds the best plan within a limit by branch and bound; without a limit, that with the smallest peak."""
+    def _peak_of(self, candidates: Sequence[_Candidate]) -> int:
+        return self._peak.at([one.memory for one in candidates])
+
+    # Exchanges one candidate after the other, as long as the peak falls.
+    def _descended(self, candidates: list[_Candidate]) -> list[_Candidate]:
+        peak_bytes = self._peak_of(candidates)
+        while True:
+            for i, pool in enumerate(self.pools):
+                others = [[*candidates[:i], one, *candidates[i + 1 :]] for one in pool]
+                candidates = min(others, key=self._peak_of)
+            if self._peak_of(candidates) >= peak_bytes:
+                return candidates
+            peak_bytes = self._peak_of(candidates)
+
+    def _search(self, limit_bytes: int, *, least_peak: bool = False) -> JointPlan | None:
+        """Finds the best plan within a limit by branch and bound; or that with the smallest peak."""
         best, best_rank, nodes = None, math.inf, 0
-        most = math.inf if limit_bytes is None else limit_bytes
 
         def extend(chosen: list[_Candidate], rank: float) -> None:
-            nonlocal best, best_rank, nodes, most
+            nonlocal best, best_rank, nodes, limit_bytes
             rest = self.pools[len(chosen) :]
             if not rest:
-                plan = self._joint(chosen)
-                if plan.peak_bytes <= most:
+                if (plan := self._joint(chosen)).peak_bytes <= limit_bytes:
                     best = plan
-                    best_rank, most = (rank, most) if limit_bytes is not None else (math.inf, plan.peak_bytes - 1)
+                    if least_peak:
+                        limit_bytes = plan.peak_bytes - 1
+                    else:
+                        best_rank = rank
                 return
             least_later = sum(pool[0].rank for pool in rest[1:])
             for one in rest[0]:
@@ -258,11 +313,19 @@ class JointPlans:
                     return
                 nodes += 1
                 memories = [*(other.memory for other in chosen), one.memory, *self._least[len(chosen) + 1 :]]
-                if self._peak.at(memories, is_bound=True) <= most:
+                if self._peak.at(memories, is_bound=True) <= limit_bytes:
                     extend([*chosen, one], rank + one.rank)
 
         extend([], 0.0)
         return best
+
+
+def _waiting_bytes(candidate: _Candidate) -> int:
+    return candidate.memory.between
+
+
+def _own_peak(candidate: _Candidate) -> int:
+    return max(candidate.memory.forward, candidate.memory.backward)
 
 
 def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float]]:
@@ -288,8 +351,9 @@ def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Ca
     for one in pool:
         kinds.setdefault(one.memory.held & crossing, []).append(one)
     for alike in kinds.values():
-        figures = np.array([[*_bytes(one.memory), one.rank] for one in alike])
-        for one, own in zip(alike, figures, strict=True):
+        different = {(*_bytes(one.memory), one.rank): one for one in alike}
+        figures = np.array([*different])
+        for one, own in zip(different.values(), figures, strict=True):
             if not ((figures <= own).all(1) & (figures < own).any(1)).any():
                 yield one
 
@@ -327,6 +391,12 @@ def fit_joint_peak(
 
     taken, plan = checked_plan(plans, measured, limit, limits)
     if plan is not None:
+        if taken is not None and taken > limit:
+            warnings.warn(
+                f"remat: {len(parts)} graphs that are alive at the same time take {human_bytes(taken)} by the check, "
+                f"more than the limit of {human_bytes(limit)}; no plans were found that keep it",
+                stacklevel=2,
+            )
         return plan.choices
     smallest = plans.smallest.peak_bytes if taken is None else taken
     raise LimitReached(

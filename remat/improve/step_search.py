@@ -106,7 +106,7 @@ class StepPlans:
     def ranked(self) -> list[tuple[Choice, float]]:
         """Returns all plans that were predicted, each with its rank; the first is that of least cost."""
         choices = [self.cheapest.choice, *(plan.choice for plan in self._predicted.values())]
-        return [(choice, self._ranking.of(choice)) for choice in choices]
+        return [(choice, self._ranking.of(choice)) for choice in {one.key: one for one in choices}.values()]
 
     def _best(self, limit_bytes: int) -> PeakPlan | None:
         within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)

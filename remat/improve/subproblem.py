@@ -29,15 +29,21 @@ class Subproblem:
         graph: the joint graph.
         problem: its prices and bans, and the budget as it would be for this graph alone (see `subproblem_of`).
         times: the number of calls whose saved values are alive at the same time.
-        earlier_bytes: the size of its inputs that other graphs of the run computed; so large are their gradients, too.
+        earlier: the names of its inputs that other graphs of the run computed, and that need gradients.
         dropped: names of storages that it returns, and that nobody holds any more when its backward pass begins.
     """
 
     graph: Graph
     problem: Problem
     times: int = 1
-    earlier_bytes: int = 0
+    earlier: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
+
+    @property
+    def earlier_bytes(self) -> int:
+        """Returns the size of the inputs that other graphs computed; so large are their gradients, too."""
+        owners = {int(self.graph.base[self.graph.index[name]]) for name in self.earlier}
+        return sum(int(self.graph.bytes[owner]) for owner in owners)
 
     @property
     def least(self) -> Choice:
@@ -63,9 +69,9 @@ def subproblem_of(graph: Graph, cost_model: CostModel, earlier_values: Collectio
         return Subproblem(graph, problem)
     counted = np.where(is_earlier[graph.base], graph.storage_bytes, 0)[graph.plannable]
     problem = replace(problem, save_bytes=frozen(problem.save_bytes + counted))
-    earlier_bytes = int(graph.bytes[is_earlier & (graph.base == np.arange(len(graph)))].sum())
+    part = Subproblem(graph, problem, earlier=frozenset(earlier_values) & {*graph.names})
     fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
     if fractions and problem.budget_bytes is not None:
-        budget = problem.budget_bytes + math.floor(min(fractions) * earlier_bytes)
-        problem = replace(problem, budget_bytes=max(budget, least_bytes(problem).weight))
-    return Subproblem(graph, problem, earlier_bytes=earlier_bytes)
+        budget = problem.budget_bytes + math.floor(min(fractions) * part.earlier_bytes)
+        return replace(part, problem=replace(problem, budget_bytes=max(budget, least_bytes(problem).weight)))
+    return part

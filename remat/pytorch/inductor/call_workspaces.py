@@ -18,11 +18,10 @@ from torch import Tensor
 
 from remat.pytorch.seam.fakes import real_tensors
 from remat.pytorch.seam.step_allocations import cpu_allocations, gpu_allocations
-from remat.pytorch.seam.swap import torchs_own
-from remat.pytorch.seam.torch_names import tree_leaves, tree_map
+from remat.pytorch.seam.thread_patch import in_place, torchs_own
+from remat.pytorch.seam.torch_names import storage_of, tree_leaves, tree_map
 
-# Their memory does not depend on the contents of tensors. What fused attention draws, torch takes from a copy of the
-# generator's state.
+# Their memory does not depend on the contents of tensors.
 _MEASURED = {
     "cpu": ("aten.convolution", "aten._scaled_dot_product_flash_attention_for_cpu"),
     "cuda": ("aten.convolution", "aten._scaled_dot_product_"),
@@ -31,28 +30,54 @@ _bytes_by_call: dict[tuple[Any, ...], int] = {}
 
 
 def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Returns the bytes that a call takes besides its arguments, fake or not, and results; None if not measured."""
+    """Returns the bytes that a call takes besides its arguments, fake or not, and results; None if not measured.
+
+    Raises:
+        torch.OutOfMemoryError: the arguments do not fit onto the GPU beside what is there.
+    """
     leaves = tree_leaves((args, kwargs))
     devices = {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)}
     kind = "cuda" if "cuda" in devices else "cpu"
     if not str(operator).startswith(_MEASURED[kind]) or not devices <= {"cpu", kind}:
         return None
-    if kind == "cuda" and not torchs_own(torch.cuda, "is_available")():  # kernels for a GPU, without one
+    if kind == "cuda" and not _is_here():
         return None
-    key = str(operator), torch.get_num_threads(), *map(_layout, leaves)
+    key = str(operator), torch.get_num_threads(), _cudnn_settings(), *map(_layout, leaves)
     if key not in _bytes_by_call:
-        results: list[Any] = []  # they are counted by whoever asks
-        try:
-            with real_tensors():
-                args, kwargs = tree_map(_zeros, (args, kwargs))
-                allocations = (gpu_allocations if kind == "cuda" else cpu_allocations)(
-                    lambda: results.append(operator(*args, **kwargs))
-                )
-        except torch.OutOfMemoryError:
-            return None
-        held = [*accumulate(allocations, initial=0)]
-        _bytes_by_call[key] = max(held) - held[-1]
+        measure = _measured_on_gpu if kind == "cuda" else _measured_on_cpu
+        with real_tensors():
+            _bytes_by_call[key] = measure(operator, *_zeros((args, kwargs)))
     return _bytes_by_call[key]
+
+
+def _measured_on_cpu(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    results: list[Any] = []  # they are counted by whoever asks
+    return _most(cpu_allocations(lambda: results.append(operator(*args, **kwargs))))
+
+
+# cuDNN may try its algorithms in a first call, and attention with dropout draws.
+def _measured_on_gpu(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    results: list[Any] = []
+    gpus = {leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda}
+    with torch.random.fork_rng([*gpus]):  # pyright: ignore[reportUnknownMemberType]
+        operator(*args, **kwargs)
+        return _most(gpu_allocations(lambda: results.append(operator(*args, **kwargs))))
+
+
+def _most(allocations: Sequence[int]) -> int:
+    held = [*accumulate(allocations, initial=0)]
+    return max(held) - held[-1]
+
+
+# Kernels for a GPU may be written without one, or for another one (`remat.pytorch.seam.virtual_gpu`).
+def _is_here() -> bool:
+    is_available = torchs_own(torch.cuda, "is_available")
+    return is_available() and in_place(torch.cuda, "is_available") is is_available
+
+
+def _cudnn_settings() -> tuple[Any, ...]:
+    cudnn: Any = torch.backends.cudnn
+    return cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32
 
 
 def _layout(leaf: Any) -> Any:
@@ -62,8 +87,16 @@ def _layout(leaf: Any) -> Any:
     return leaf.dtype, leaf.device, leaf.untyped_storage().nbytes(), *place
 
 
-def _zeros(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    dtype, device, size, *place = _layout(leaf)
-    return torch.zeros(size // leaf.itemsize, dtype=dtype, device=device).as_strided(*place)
+def _zeros(values: Any) -> Any:
+    made: dict[int, Tensor] = {}  # queries, keys and values may lie in one storage
+
+    def zeros(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        dtype, device, size, *place = _layout(leaf)
+        storage = storage_of(leaf)
+        if storage not in made:
+            made[storage] = torch.zeros(size, dtype=torch.uint8, device=device)
+        return made[storage][: size // leaf.itemsize * leaf.itemsize].view(dtype).as_strided(*place)
+
+    return tree_map(zeros, values)

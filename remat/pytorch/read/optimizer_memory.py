@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from remat.answer.option_text import split_options
 from remat.errors import InvalidOption
 from remat.predict.whole_step import OptimizerMemory
-from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode, tree_leaves
 from remat.words import near
 
@@ -73,7 +73,7 @@ def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *
     if make is None or not parameters:
         return OptimizerMemory()
     # Where torch compiles, optimizers write their steps otherwise than where they run.
-    with FakeTensorMode(), swapped(torch.compiler, "is_compiling", lambda: False):
+    with FakeTensorMode(), thread_local_patch(torch.compiler, "is_compiling", lambda: False):
         return _two_steps(make, [nn.Parameter(torch.empty(p.shape, dtype=p.dtype)) for p in parameters], gpu=gpu)
 
 

@@ -15,7 +15,7 @@ from remat.pytorch.seam.fake_device import Call, on_fake_device
 from remat.pytorch.seam.fakes import mode_of, owned
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import GpuSheet
-from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import DataDependentOutputException, DynamicOutputShapeException
 from remat.pytorch.seam.virtual_gpu import device_of
 
@@ -65,8 +65,8 @@ def _autograd(sheet: object) -> Generator[None]:
         yield
         return
     with (
-        swapped(torch.autograd, "grad", grad),
-        swapped(torch.Tensor, "register_hook", no_hook),
+        thread_local_patch(torch.autograd, "grad", grad),
+        thread_local_patch(torch.Tensor, "register_hook", no_hook),
         attention_of(sheet),
     ):
         yield

@@ -17,7 +17,7 @@ from remat.facts.graph import Graph
 from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
-from remat.pytorch.run.shared_storages import Boundary, taken_and_given
+from remat.pytorch.run.shared_storages import Boundary, activations_of
 from remat.pytorch.seam.compilations import is_whole
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.reachable import reachable_tensors
@@ -33,14 +33,14 @@ class ModelCall:
     arguments: Any = ()
     graphs: int = 0  # how many compiled graphs have run in it so far
 
-    def handed_over(self, inputs: Sequence[Any]) -> dict[int, int]:
+    def made_elsewhere(self, inputs: Sequence[Any]) -> dict[int, int]:
         """Finds the inputs without a gradient that other graphs of the model computed: the bytes of each storage.
 
         A mask is one. Inputs that need a gradient are known when the graph is compiled.
         """
         tensors = [value for value in inputs if isinstance(value, Tensor) and not value.requires_grad]
-        given = _storages(owned(self.model, self.arguments)) if tensors else {}
-        return {storage: size for storage, size in _storages(tensors).items() if storage not in given}
+        known = _storages(owned(self.model, self.arguments)) if tensors else {}
+        return {storage: size for storage, size in _storages(tensors).items() if storage not in known}
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Compilation:
 
     budget: SharedBudget
     others: bool  # whether other graphs may follow in the same step
-    given: Sequence[Tensor]  # the graph's inputs
+    inputs: Sequence[Tensor]  # of the graph
     owned: Sequence[Tensor]  # the model's parameters, buffers and arguments; empty if no device is limited
     made_before: frozenset[int]  # which of its inputs are activations of the run, by position
     piece: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
@@ -60,8 +60,8 @@ class Compilation:
         if model.device_limits:
             check_device(model, is_alone=not self.others)
             planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
-            larger = max(int(planned) - sum(tensor.nbytes for tensor in self.given), 0)
-            found = plan_on_device(graph, model, solver, [*self.owned, *self.given], larger_bytes=larger)
+            larger = max(int(planned) - sum(tensor.nbytes for tensor in self.inputs), 0)
+            found = plan_on_device(graph, model, solver, [*self.owned, *self.inputs], larger_bytes=larger)
             return ChosenPlan.of(found)
         made_before = self.made_before_of(joint_graph)
         return self.budget.plan_for(graph, solver, made_before, others=self.others, copy_stream=copy_stream)
@@ -120,11 +120,10 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
     others = not (call.budget.is_alone and not call.graphs and is_whole(graph_module, call.model))
     tensors = [(i, value) for i, value in enumerate(inputs) if isinstance(value, Tensor)]
     made = frozenset(i for i, tensor in tensors if others and tensor.requires_grad and not tensor.is_leaf)
-    given = [tensor for _, tensor in tensors]
     # With the arguments, which a graph need not read.
     limited = call.budget.cost_model.device_limits
     alive = [*reachable_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
-    token = _compilation.set(Compilation(call.budget, others, given, alive, made))
+    token = _compilation.set(Compilation(call.budget, others, [tensor for _, tensor in tensors], alive, made))
     try:
         yield _compilation.get()
     finally:
@@ -137,14 +136,14 @@ def counted(compiled: Callable[..., Any], piece: CompiledGraph) -> Callable[...,
     def run(*args: Any) -> Any:
         call = _call.get()
         is_new = call is not None and call.budget.is_alone and piece.is_careful
-        handed = call.handed_over(args) if call is not None and is_new else {}
+        elsewhere = call.made_elsewhere(args) if call is not None and is_new else {}
         results = compiled(*args)
         if call is not None:
             call.graphs += 1
             node = compiled_node([leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)])
             if node is not None:
-                taken, given = taken_and_given(piece.boundary, piece.made_before, handed, args, results)
-                call.budget.began(piece, handed, taken, given, node)
+                activations = activations_of(piece.boundary, piece.made_before, elsewhere, args, results)
+                call.budget.began(piece, elsewhere, activations, node)
         return results
 
     return run

@@ -28,30 +28,29 @@ class Overlap:
         order: the key of each call's graph, in the order of beginning.
         shared: the storages that the calls have in common, or that other graphs handed to them.
         handed_bytes: the most bytes that graphs computed for them, and that no plan counts.
+        in_reverse: whether each call ended before those that began earlier.
     """
 
     order: tuple[str, ...]
     shared: Shared = ()
     handed_bytes: int = 0
+    in_reverse: bool = True
 
 
 class LiveCalls:
     """Counts calls from their forward pass to their backward pass, by the keys of their graphs.
 
     Args:
-        watches_results: for how long results of graphs are held is looked at, too.
-
-    Attributes:
-        in_reverse: each call has ended before those that began earlier.
+        watches_results: also records whether results are still held when the backward pass begins.
     """
 
     def __init__(self, *, watches_results: bool) -> None:
-        self.in_reverse, self._watches = True, watches_results
+        self._watches = watches_results
         self._numbers = count()
         self._live: dict[int, str] = {}
         self._released: deque[int] = deque()
         self._begun: deque[weakref.finalize[[int], Any]] = deque()
-        self._handed: dict[int, int] = {}
+        self._made_elsewhere: dict[int, int] = {}
         self._storages = SharedStorages()
         self._seen: dict[Together, Overlap] = {}
         self._outputs: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
@@ -69,29 +68,27 @@ class LiveCalls:
     @property
     def now(self) -> Overlap:
         """Describes the calls that are alive now."""
-        shared, handed_bytes = self._storages.among(self._live), sum(self._handed.values())
+        shared, handed_bytes = self._storages.among(self._live), sum(self._made_elsewhere.values())
         return Overlap(tuple(self._live.values()), shared, handed_bytes)
 
     def dropped(self, key: str) -> frozenset[str]:
-        """Returns which results of a graph nobody ever held when its backward pass began, by their names there."""
+        """Returns which results of a graph nobody was ever seen to hold in its backward pass, by their names there."""
         return frozenset(name for one, name in self._outputs[False] - self._outputs[True] if one == key)
 
-    def began(
-        self, key: str, handed: Mapping[int, int], taken: Mapping[str, Tensor], given: Mapping[str, Tensor], node: Any
-    ) -> None:
+    def began(self, key: str, made_elsewhere: Mapping[int, int], activations: Mapping[str, Tensor], node: Any) -> None:
         """Counts a call whose saved values are alive from now on.
 
         Args:
-            handed: the bytes of each storage that another graph made for it, where no plan can know.
-            taken, given: its activations (see `SharedStorages.note`).
+            made_elsewhere: the bytes of each storage that another graph made for it, where no plan can know.
+            activations: those that it takes and makes (see `activations_of`).
             node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
                 any more, whichever comes first.
         """
         self._count_released()
-        self._handed.update(handed)
+        self._made_elsewhere.update(made_elsewhere)
         number = next(self._numbers)
         self._live[number] = key
-        self._storages.note(number, taken, given)
+        self._storages.note(number, activations)
         ended = weakref.finalize(node, self._released.append, number)  # from any thread, at any time
         ended.atexit = False
         self._begun.append(ended)
@@ -103,13 +100,26 @@ class LiveCalls:
 
         node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
 
+    # Called when the backward pass of a call begins. By then later calls are over and hold nothing, so what it took or
+    # made is held by others, if at all. What no other call took is also looked at before the first backward pass.
     def _look_at_results(self, number: int, key: str) -> None:
-        if not self._watches or self._alive in self._seen:
+        if not self._watches:
             return
-        if number == next(reversed(self._live), None):
-            gc.collect()  # a first step leaves cycles behind, from its compilations, which hold results of graphs
-        for name, is_held in self._storages.alive(number).items():
-            self._outputs[is_held].add((key, name))
+        is_first, dropped = number == next(reversed(self._live), None), self._outputs[False] - self._outputs[True]
+        held = self._held(number, key, is_first)
+        if (is_first and self._alive not in self._seen) or any(held.get(result) for result in dropped):
+            gc.collect()  # compilations leave cycles behind, which hold results of graphs
+            held = self._held(number, key, is_first)
+        for result, is_held in held.items():
+            self._outputs[is_held].add(result)
+
+    def _held(self, number: int, key: str, is_first: bool) -> dict[tuple[str, str], bool]:
+        held = {(key, name): is_held for name, is_held in self._storages.held(number, alone=False).items()}
+        for call, other in self._live.items() if is_first else ():
+            if call != number:
+                alone = self._storages.held(call, alone=True)
+                held |= {(other, name): True for name, is_held in alone.items() if is_held}
+        return held
 
     def seen(self) -> Mapping[Together, Overlap]:
         """Returns which calls were alive together when one ended."""
@@ -125,17 +135,18 @@ class LiveCalls:
         while self._begun and ((call := self._begun[0].peek()) is None or saved_values_freed(call[0])):
             self._begun.popleft()()
         if self._released and self._live:
-            now, before = self.now, self._seen.get(self._alive, Overlap(()))
+            now, before, together = self.now, self._seen.get(self._alive, Overlap(())), self._alive
             # Once plans are made, what is handed over is not looked at any more: what was found first is all.
-            handed_bytes = max(before.handed_bytes, now.handed_bytes)
-            self._seen[self._alive] = replace(max(before, now, key=_uses), handed_bytes=handed_bytes)
+            handed_bytes, in_reverse = max(before.handed_bytes, now.handed_bytes), before.in_reverse
+            while self._released:
+                ended = self._released.popleft()
+                in_reverse &= ended == next(reversed(self._live), ended)
+                self._live.pop(ended, None)
+            overlap = max(before, now, key=_uses)
+            self._seen[together] = replace(overlap, handed_bytes=handed_bytes, in_reverse=in_reverse)
             self._storages.forget(all_of_them=False)
-        while self._released:
-            ended = self._released.popleft()
-            self.in_reverse &= ended == next(reversed(self._live), ended)
-            self._live.pop(ended, None)
         if not self._live:
-            self._handed.clear()
+            self._made_elsewhere.clear()
             self._storages.forget(all_of_them=True)
 
 
@@ -145,9 +156,10 @@ def _uses(overlap: Overlap) -> tuple[int, int]:
 
 def maximal_sets(seen: Collection[Together]) -> list[Together]:
     """Returns the sets of calls that are no part of another set."""
-    counts = {together: dict(together) for together in seen}
+    return [one for one in seen if not any(one != other and is_part(one, other) for other in seen)]
 
-    def within(small: Together, large: Together) -> bool:
-        return all(counts[large].get(key, 0) >= times for key, times in small)
 
-    return [one for one in seen if not any(one != other and within(one, other) for other in seen)]
+def is_part(small: Together, large: Together) -> bool:
+    """Says whether a set of calls is a part of another set, or the same."""
+    counts = dict(large)
+    return all(counts.get(key, 0) >= times for key, times in small)

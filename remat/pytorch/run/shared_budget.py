@@ -32,7 +32,7 @@ from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.live_calls import LiveCalls, Overlap, Together, maximal_sets
+from remat.pytorch.run.live_calls import LiveCalls, Overlap, Together, is_part, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_storages import Boundary
 from remat.pytorch.run.sizes import counted_storages
@@ -95,6 +95,7 @@ class SharedBudget:
         self._solver: Solver | None = None
         self._calls = LiveCalls(watches_results=model.limits_peak)
         self._planned: set[Together] = set()
+        self._dropped: dict[str, frozenset[str]] = {}  # what the plans take for dropped, by the keys of graphs
         self._waited = 0
         self._has_warned = self._has_told_of_the_peak = False
         self._is_first_step = True
@@ -179,20 +180,19 @@ class SharedBudget:
     def began(
         self,
         piece: CompiledGraph,
-        handed: Mapping[int, int],
-        taken: Mapping[str, Tensor],
-        given: Mapping[str, Tensor],
+        made_elsewhere: Mapping[int, int],
+        activations: Mapping[str, Tensor],
         node: Any,
     ) -> None:
         """Counts a call whose saved values are alive from now on; warns once if they exceed the budget.
 
         Args:
-            handed: the bytes of each storage that another graph made for it, where no plan can know.
-            taken, given: its activations (see `SharedStorages.note`).
+            made_elsewhere: the bytes of each storage that another graph made for it, where no plan can know.
+            activations: those that it takes and makes (see `activations_of`).
             node: of autograd, that holds the saved values.
         """
         self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, handed, taken, given, node)
+        self._calls.began(piece.key, made_elsewhere, activations, node)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -230,7 +230,8 @@ class SharedBudget:
         """
         seen = self._calls.seen()
         new = seen.keys() - self._planned
-        if not new or self.cost_model.device_limits:
+        holds_more = any(names - self._calls.dropped(key) for key, names in self._dropped.items())
+        if not (new or holds_more) or self.cost_model.device_limits:
             return
         if self._calls.together and self._waited < _WAITS:  # several calls before a backward pass: let them end
             self._waited += 1
@@ -240,11 +241,17 @@ class SharedBudget:
             self._is_first_step = False
             self._calls.forget()
             return
-        over = not ranks.several_ranks() and any(self._exceeded(together, seen[together]) for together in new)
+        over = holds_more or any(self._exceeded(together, seen[together]) for together in new)
         unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
-        if (over or unplanned) and self.generation < _REPLANNED:
+        if (unplanned or (over and not ranks.several_ranks())) and self.generation < _REPLANNED:
             self._plan_together(seen)
-        self._planned |= new
+        elif holds_more:
+            self._dropped = {}
+            ranks.warn(
+                "remat: results of a graph are held in its backward pass that nobody held in the first steps. They are "
+                "not counted, so the peak may be above the limit."
+            )
+        self._planned |= new  # not before: where there are no plans, each step says so
 
     def _plan_together(self, seen: Mapping[Together, Overlap]) -> None:
         is_last = self.generation == _REPLANNED - 1
@@ -255,16 +262,21 @@ class SharedBudget:
         is_better = False
         for together in maximal_sets(seen):
             keys = sorted(together)
-            dropped = self._calls.dropped
-            parts = [replace(self._pieces[key].part, times=times, dropped=dropped(key)) for key, times in keys]
+            self._dropped |= {key: self._calls.dropped(key) for key, _ in keys if self.cost_model.limits_peak}
+            parts = [
+                replace(self._pieces[key].part, times=times, dropped=self._dropped.get(key, frozenset()))
+                for key, times in keys
+            ]
             place, overlap = {key: i for i, (key, _) in enumerate(keys)}, seen[together]
             order, other_bytes = tuple(place[key] for key in overlap.order), overlap.handed_bytes
-            calls = CallSequence(order, self._calls.in_reverse, overlap.shared)
+            # A part of a set may have been seen alone, after the calls that began last had ended.
+            in_reverse = all(other.in_reverse for part, other in seen.items() if is_part(part, together))
+            calls = CallSequence(order, in_reverse, overlap.shared)
             new_plans, self._price, gap = solve_jointly(
                 parts, self.cost_model, self._solver, other_bytes=other_bytes, calls=calls
             )
             by = "all graphs together"
-            if is_last:
+            if is_last and not self.cost_model.limits_peak:
                 new_plans, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
             self._tell_of_the_peak(parts, new_plans)
             is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], new_plans, other_bytes)

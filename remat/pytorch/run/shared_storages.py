@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -53,9 +53,9 @@ class SharedStorages:
     def __init__(self) -> None:
         self._uses: dict[StorageWeakRef, tuple[int, list[tuple[int, str]]]] = {}
 
-    def note(self, call: int, taken: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    def note(self, call: int, activations: Mapping[str, Tensor]) -> None:
         """Records which activations of the run a call takes, and what it makes, by their names in its graph."""
-        for name, tensor in (*taken.items(), *given.items()):
+        for name, tensor in activations.items():
             if storage_number(tensor) is not None:
                 storage = tensor.untyped_storage()
                 self._uses.setdefault(StorageWeakRef(storage), (storage.nbytes(), []))[1].append((call, name))
@@ -66,32 +66,43 @@ class SharedStorages:
         uses = ((size, [(place[call], name) for call, name in of if call in place]) for size, of in self._uses.values())
         return tuple((size, tuple(of)) for size, of in uses if of)
 
-    def alive(self, call: int) -> dict[str, bool]:
-        """Says of each activation that a call took or made, by its name there, whether somebody still holds it."""
-        uses = ((storage, name) for storage, (_, of) in [*self._uses.items()] for one, name in of if one == call)
-        return {name: not storage.expired() for storage, name in uses}
+    def held(self, call: int, *, alone: bool) -> dict[str, bool]:
+        """Says of activations that a call took or made, by their names there, whether somebody still holds them.
+
+        Args:
+            call: its number.
+            alone: leave out what other calls took or made, too.
+        """
+        uses = ((storage, of, name) for storage, (_, of) in [*self._uses.items()] for one, name in of if one == call)
+        return {name: not storage.expired() for storage, of, name in uses if len(of) == 1 or not alone}
 
     def forget(self, *, all_of_them: bool) -> None:
         """Forgets storages that are freed, or all."""
         self._uses = {} if all_of_them else {one: of for one, of in self._uses.items() if not one.expired()}
 
 
-def taken_and_given(
-    boundary: Boundary, made_before: frozenset[str], handed: Mapping[int, int], args: Any, results: Any
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Finds the activations that a call takes and gives, by their names in its graph.
+def activations_of(
+    boundary: Boundary,
+    made_before: frozenset[str],
+    made_elsewhere: Mapping[int, int],
+    args: Sequence[Any],
+    results: Any,
+) -> dict[str, Tensor]:
+    """Finds the activations of the run that a call takes and makes, by their names in its graph.
 
     Args:
         boundary: of the graph.
         made_before: inputs that are activations of the run, as is known when the graph is compiled.
-        handed: further storages that are.
+        made_elsewhere: further storages that are.
         args, results: of the call.
     """
-    given: list[Any] = [*results] if isinstance(results, list | tuple) else [results]
-    taken = {
-        name: args[i]
-        for i, name in boundary.inputs.items()
-        if i < len(args) and isinstance(args[i], Tensor) and (name in made_before or storage_number(args[i]) in handed)
-    }
-    made = {name: given[i] for i, name in boundary.outputs.items() if i < len(given) and isinstance(given[i], Tensor)}
-    return taken, made
+    outputs: list[Any] = [*results] if isinstance(results, list | tuple) else [results]
+    taken = {name: args[i] for i, name in boundary.inputs.items() if i < len(args) and isinstance(args[i], Tensor)}
+    made = {name: outputs[i] for i, name in boundary.outputs.items() if i < len(outputs)}
+
+    def is_activation(name: str, tensor: Any) -> bool:
+        if name in taken:
+            return name in made_before or storage_number(tensor) in made_elsewhere
+        return isinstance(tensor, Tensor)
+
+    return {name: tensor for name, tensor in (taken | made).items() if is_activation(name, tensor)}

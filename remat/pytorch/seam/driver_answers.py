@@ -13,7 +13,7 @@ import torch
 
 from remat.pytorch.seam.gpu_sheets import GpuSheet
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.thread_patch import thread_local_patch
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
     }
     with ExitStack() as stack:
         for name, value in answers.items():
-            stack.enter_context(swapped(torch.cuda, name, _always(value), constant=True))
-        stack.enter_context(swapped(torch.cuda, "get_rng_state", _no_state))
-        stack.enter_context(swapped(torch.cuda, "set_rng_state", _always(None)))
+            stack.enter_context(thread_local_patch(torch.cuda, name, _always(value), constant=True))
+        stack.enter_context(thread_local_patch(torch.cuda, "get_rng_state", _no_state))
+        stack.enter_context(thread_local_patch(torch.cuda, "set_rng_state", _always(None)))
         yield
 
 

@@ -12,8 +12,8 @@ from torch.fx.experimental import symbolic_shapes
 
 from remat.errors import CaptureError
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import torchs_own
 from remat.pytorch.seam.symbols import assumed_size
+from remat.pytorch.seam.thread_patch import torchs_own
 from remat.pytorch.seam.torch_names import (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import in_place, swapped
+from remat.pytorch.seam.thread_patch import in_place, thread_local_patch
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 
 
@@ -129,14 +129,14 @@ def before_code(visit: Callable[[Any], None]) -> Generator[None]:
         visit(virtualized.graph)
         return codegen(self)
 
-    with swapped(scheduler, "codegen", observed):
+    with thread_local_patch(scheduler, "codegen", observed):
         yield
 
 
 @contextmanager
 def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
     """Replaces the code of this thread's graphs by what `run` makes of them, once they are lowered."""
-    with swapped(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
+    with thread_local_patch(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
         yield
 
 

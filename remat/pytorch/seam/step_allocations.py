@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_settings import nothing_cached
 
 
@@ -19,7 +19,7 @@ def cpu_allocations(call: Callable[[], object]) -> list[int]:
 
 
 def gpu_allocations(call: Callable[[], object]) -> list[int]:
-    """Does the same for GPUs: what was freed earlier in this process, and comes from the allocator's cache, counts."""
+    """Does the same for GPUs. Memory that the allocator takes from its cache counts, too."""
     return [event.cuda_memory_usage() for event in _allocations(call)]
 
 
@@ -60,5 +60,9 @@ def no_cpu_kernels() -> Generator[None]:
         return nothing
 
     compiler = internals("torch._inductor.async_compile").AsyncCompile
-    with nothing_cached(), swapped(compiler, "cpp_pybinding", skipped), swapped(guards, "_empty_strided_cpu", zeros):
+    with (
+        nothing_cached(),
+        thread_local_patch(compiler, "cpp_pybinding", skipped),
+        thread_local_patch(guards, "_empty_strided_cpu", zeros),
+    ):
         yield

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from torch import fx
 
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import swapped, torchs_own
+from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
@@ -47,7 +47,7 @@ def partition(
             _budget.reset(token)
 
     _unmark_seeds(joint_module.graph)
-    with swapped(internals(_PARTITIONERS), _CHOOSER, choose):
+    with thread_local_patch(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 

@@ -20,7 +20,7 @@ from remat.pytorch.seam.device_guard import guarded_without_driver
 from remat.pytorch.seam.driver_answers import device_table, torch_cuda, triton_driver
 from remat.pytorch.seam.gpu_sheets import SHEETS, GpuSheet, sheet_of
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.swap import swapped
+from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
 
 TRITON_FOR: dict[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
@@ -139,7 +139,7 @@ def _inductor(sheet: GpuSheet) -> Generator[None]:
 
     with (
         config.patch(shape_padding=False, **dict.fromkeys(launchers, False)),
-        swapped(folder, "_deduce_value", on_the_host),
+        thread_local_patch(folder, "_deduce_value", on_the_host),
     ):
         yield
 
@@ -169,7 +169,7 @@ def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
         kept = image.dtype != torch.float64 and wanted in (suggested(image), suggested(filters))
         return wanted if kept else torch.contiguous_format
 
-    with swapped(torch_c, "_conv_determine_backend_memory_format", memory_format):
+    with thread_local_patch(torch_c, "_conv_determine_backend_memory_format", memory_format):
         yield
 
 
@@ -184,7 +184,7 @@ def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
     fake_tensor = internals("torch._subclasses.fake_tensor")
     with (
         patch.object(FakeTensorMode, "avoid_device_init", True),
-        swapped(fake_tensor, "init_gpu_context", nothing_to_wake),
+        thread_local_patch(fake_tensor, "init_gpu_context", nothing_to_wake),
     ):
         yield
 

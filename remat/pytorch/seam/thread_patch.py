@@ -67,7 +67,7 @@ _stand_ins: dict[Any, _StandIn] = {}
 
 
 @contextmanager
-def swapped(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool = False) -> Generator[None]:
+def thread_local_patch(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool = False) -> Generator[None]:
     """Makes what runs inside the block call `ours` instead of `owner.name`.
 
     Args:
