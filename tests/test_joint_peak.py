@@ -97,7 +97,7 @@ def part(cost: int = 1, size: int = 100) -> Subproblem:
 def test_no_combination_of_candidates_is_better(order: tuple[int, ...], *, in_reverse: bool) -> None:
     graphs = max(order) + 1
     parts = [part(cost=3 * i + 1, size=50 * (i + 1)) for i in range(graphs)]
-    peak = JointPeak(parts, CallSequence(order, in_reverse))
+    peak = JointPeak(parts, [CallSequence(order, in_reverse)])
     plans = JointPlans(peak, Lagrangian())
     found = {
         peak.at([one.memory for one in combination]): sum(one.rank for one in combination)
@@ -118,12 +118,12 @@ def test_calls_that_end_in_reverse_hold_what_earlier_ones_saved() -> None:
     first = GraphMemory(forward=70, backward=60, between=50, gradients=5, held=frozenset({"v0"}))
     second = GraphMemory(forward=20, backward=90, between=15, gradients=40, held=frozenset({"x"}))
     parts = [part(), part()]
-    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True)).at([first, second]) == max(70, 50 + 90, 60 + 40)
-    assert JointPeak(parts, CallSequence((0, 1))).at([first, second]) == max(15 + 70, 50 + 90)
+    assert JointPeak(parts, [CallSequence((0, 1), in_reverse=True)]).at([first, second]) == max(70, 50 + 90, 60 + 40)
+    assert JointPeak(parts, [CallSequence((0, 1))]).at([first, second]) == max(15 + 70, 50 + 90)
     shared = [(900, [(0, "v3"), (1, "x")])]  # of which the first graph holds nothing, and the second one does
-    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90 + 900
+    assert JointPeak(parts, [CallSequence((0, 1), in_reverse=True, shared=shared)]).at([first, second]) == 50 + 90 + 900
     shared = [(900, [(0, "v0"), (1, "x")])]  # which the first graph holds and counts itself
-    assert JointPeak(parts, CallSequence((0, 1), in_reverse=True, shared=shared)).at([first, second]) == 50 + 90
+    assert JointPeak(parts, [CallSequence((0, 1), in_reverse=True, shared=shared)]).at([first, second]) == 50 + 90
 
 
 def test_two_branches_that_meet_hold_the_gradient_of_a_skip() -> None:
@@ -132,10 +132,19 @@ def test_two_branches_that_meet_hold_the_gradient_of_a_skip() -> None:
     own = GraphMemory(forward=10, backward=20, between=5, gradients=1, held=frozenset())
     calls = CallSequence((0, 1, 2), in_reverse=True, shared=[(1000, [(0, "v3"), (2, "x")])])
     # Forward, it is alive from the second graph on; backward, its gradient is, until the first graph has run.
-    assert JointPeak([first, second, third], calls).at([own] * 3) == max(2 * 5 + 10 + 1000, 5 + 20 + 1 + 1000)
-    alone = JointPeak([first, second, replace(third, earlier=frozenset())], calls)
+    assert JointPeak([first, second, third], [calls]).at([own] * 3) == max(2 * 5 + 10 + 1000, 5 + 20 + 1 + 1000)
+    alone = JointPeak([first, second, replace(third, earlier=frozenset())], [calls])
     held = replace(own, held=frozenset({"v3"}))
     assert alone.at([held, own, own]) == 2 * 5 + 20
+
+
+def test_each_of_several_sequences_of_calls_keeps_the_limit() -> None:
+    """Of one graph beside either of two others, as in steps that take turns."""
+    first = GraphMemory(forward=10, backward=20, between=30, gradients=0, held=frozenset())
+    second, third = replace(first, backward=200), replace(first, forward=150)
+    peak = JointPeak([part()] * 3, [CallSequence((0, 1), in_reverse=True), CallSequence((0, 2), in_reverse=True)])
+    assert peak.at([first, second, third]) == 30 + 200
+    assert peak.at([first, first, third]) == 30 + 150
 
 
 @drawn(100)
@@ -143,7 +152,7 @@ def test_two_branches_that_meet_hold_the_gradient_of_a_skip() -> None:
 def test_any_order_may_be_the_reverse_one(figures: list[tuple[int, int, int, int]]) -> None:
     memories = [GraphMemory(max(a, c), max(b, c, d), c, d, frozenset()) for a, b, c, d in figures]
     parts, order = [part()] * len(figures), tuple(range(len(figures)))
-    known, unknown = (JointPeak(parts, CallSequence(order, in_reverse)).at(memories) for in_reverse in (True, False))
+    known, unknown = (JointPeak(parts, [CallSequence(order, in_reverse)]).at(memories) for in_reverse in (True, False))
     assert known <= unknown
 
 
@@ -151,7 +160,7 @@ def test_of_many_graphs_a_limit_that_is_kept_is_reached() -> None:
     """There are too many combinations to look at all of them."""
     parts = [part(cost=3 * i + 1, size=50 * (i + 1)) for i in range(7)]
     calls = CallSequence(tuple(range(7)), in_reverse=True, shared=[(100_000, [(i, "x") for i in range(7)])])
-    peak = JointPeak(parts, calls)
+    peak = JointPeak(parts, [calls])
     plans = JointPlans(peak, Lagrangian())
     least = peak.at([min(pool, key=lambda one: one.memory.between).memory for pool in plans.pools])
     assert plans.smallest.peak_bytes <= least

@@ -17,7 +17,7 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from remat.improve import peak_search
-from remat.improve.joint_budget import solve_jointly
+from remat.improve.joint_peak import fit_joint_peak
 from remat.improve.peak_search import fit_peak, measuring_with
 from remat.improve.subproblem import subproblem_of
 from remat.predict.buffers import StepMemory
@@ -313,9 +313,9 @@ def test_plans_that_the_check_finds_too_high_are_refused_of_several_graphs_as_of
     with measuring_with(never):
         for limit in (1024 * graphs, 5000 * graphs):
             with pytest.raises(remat.LimitReached, match=f"for {graphs} graphs .* by the check"):
-                solve_jointly(parts, MemoryBudget(limit, of="peak"))
+                fit_joint_peak(parts, MemoryBudget(limit, of="peak"))
         assert len(asked) <= 2 * 4 * graphs
-        plans, _, _ = solve_jointly(parts, MemoryBudget(0.9, of="peak"))
+        plans = fit_joint_peak(parts, MemoryBudget(0.9, of="peak"))
     assert len(plans) == graphs
 
 

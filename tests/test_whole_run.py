@@ -19,7 +19,6 @@ from costmodels import MemoryBudget
 from remat.answer.choice import Choice
 from remat.errors import Infeasible
 from remat.improve.joint_budget import solve_jointly
-from remat.improve.joint_peak import CallSequence
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import shared_budget
@@ -398,7 +397,7 @@ def test_what_one_graph_hands_to_another_is_paid_once(seed: int) -> None:
         costs: list[float] = []
         for shared in ((), [(8, [(0, "y"), (1, "x")])]):
             try:
-                plans, _, _ = solve_jointly(parts, model, calls=CallSequence((0, 1), shared=shared))
+                plans, _, _ = solve_jointly(parts, model, shared=shared)
             except Infeasible:
                 costs.append(math.inf)
                 continue

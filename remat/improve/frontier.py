@@ -189,18 +189,18 @@ class Frontier:
         Raises:
             InvalidPlan: the plan is not legal.
         """
-        choice = self._with_owners(Choice.from_plan(self.problem, plan))
         if self.clock is not None:
             cost = simulated(self.clock, plan).added_ns
         elif self.graph is None:
             cost = check_plan(self.problem, plan)
         else:
             check_plan(base_problem(self.graph), plan)
-            cost = choice.cost(self.problem)
-        return int(self.problem.save_bytes[choice.on_device].sum()), cost
+            cost = self._with_owners(plan).cost(self.problem)
+        return int(self.problem.save_bytes[self._with_owners(plan).on_device].sum()), cost
 
-    def _with_owners(self, choice: Choice) -> Choice:
-        if (graph := self.graph) is None:
+    def _with_owners(self, plan: Plan) -> Choice:
+        choice, graph = Choice.from_plan(self.problem, plan), self.graph
+        if graph is None:
             return choice
         saved, barred = graph.for_all_values(choice.saved), graph.for_all_values(self.problem.cannot_save.mask)
         views = saved & barred & ~barred[graph.base]

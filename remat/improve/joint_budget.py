@@ -1,4 +1,4 @@
-"""Solves several graphs within one budget, because their saved values are alive at the same time.
+"""Solves several graphs within one budget of saved bytes, because their saved values are alive at the same time.
 
 A graph break makes two graphs of a model, and a block that is compiled by itself has one graph that is called once for
 each layer. When the first backward pass begins, all that their forward passes saved is alive. So they are posed as one
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible
 from remat.facts.bans import Bans
 from remat.facts.columns import frozen
-from remat.improve.joint_peak import CallSequence, SharedStorage, fit_joint_peak
 from remat.improve.subproblem import Subproblem
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import BY_COST, Multipliers
@@ -33,6 +32,9 @@ from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
+
+SharedStorage: TypeAlias = tuple[int, Sequence[tuple[int, str]]]
+"""The bytes of a storage, and which graphs may save it: the position of the subproblem, and the name of the value."""
 
 # So often a joint problem is solved at most, to count once what several graphs save.
 _ROUNDS = 3
@@ -62,7 +64,7 @@ def solve_jointly(
     solver: str | Solver | None = None,
     *,
     other_bytes: int = 0,
-    calls: CallSequence | None = None,
+    shared: Sequence[SharedStorage] = (),
 ) -> tuple[list[Plan], Multipliers, float | None]:
     """Finds plans that cost least in total, and that keep one budget together.
 
@@ -70,9 +72,8 @@ def solve_jointly(
         parts: the subproblems, whose saved values are alive at the same time.
         cost_model: the one that they were posed under, with the budget.
         solver: for a problem with a byte budget; None takes the default of `remat.solve`.
-        other_bytes: bytes that other graphs hold at that time; they count against a budget of saved bytes.
-        calls: the order of the calls, and the storages that several of them may save, which only a budget in bytes and
-            a limit of the peak count once; None if nothing is known of them.
+        other_bytes: bytes that other graphs hold at that time; they count against the budget.
+        shared: storages that several subproblems may save. Only a budget in bytes counts each once.
 
     Returns:
         a plan for each subproblem; the Lagrange multipliers at the budget; and the optimality gap, as a fraction of the
@@ -80,16 +81,11 @@ def solve_jointly(
 
     Raises:
         Infeasible: all plans together save more than the budget.
-        LimitReached: no plans were found whose joint peak keeps the limit.
     """
-    if cost_model.limits_peak:
-        choices = fit_joint_peak(parts, cost_model, calls, solver)
-        return [own.plan(part.problem) for part, own in zip(parts, choices, strict=True)], BY_COST, None
     union = union_problem(parts)
     budget = budget_of(parts, cost_model, other_bytes)
     in_bytes = any(isinstance(limit, int) for limit in cost_model.saved_limits)
-    storages = [] if calls is None or not in_bytes else calls.by_graph
-    solution = _counted_once(replace(union, budget_bytes=budget), solver, storages)
+    solution = _counted_once(replace(union, budget_bytes=budget), solver, shared if in_bytes else ())
     assert solution.plan is not None  # solve() raises where there is none
     plans = [own.plan(part.problem) for part, own in split(parts, Choice.from_plan(union, solution.plan))]
     edge = None if budget is None else Hull(union, flow_solver()).edge_at(budget)

@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
@@ -41,9 +40,6 @@ _LIMITS = 6
 # Branch and bound looks at so many partial combinations; then it takes the best one so far.
 _NODES = 20_000
 
-SharedStorage: TypeAlias = tuple[int, Sequence[tuple[int, str]]]
-"""The bytes of a storage, and who returns or takes it: the position of a call, and the name that it has there."""
-
 
 @dataclass(frozen=True)
 class CallSequence:
@@ -52,17 +48,13 @@ class CallSequence:
     Attributes:
         order: for each call, in the order of beginning, the position of its graph among the subproblems.
         in_reverse: each call ends before those that began earlier; if False, they may end in any order.
-        shared: storages that calls take, from each other or from code between the graphs.
+        shared: storages that calls return, and take from each other or from code between the graphs: the bytes of each,
+            and the calls' positions, with the name that it has there.
     """
 
     order: tuple[int, ...]
     in_reverse: bool = False
-    shared: Sequence[SharedStorage] = ()
-
-    @property
-    def by_graph(self) -> list[SharedStorage]:
-        """Returns the shared storages with the positions of graphs in place of those of calls."""
-        return [(size, [(self.order[call], name) for call, name in uses]) for size, uses in self.shared]
+    shared: Sequence[tuple[int, Sequence[tuple[int, str]]]] = ()
 
 
 @dataclass(frozen=True)
@@ -98,6 +90,57 @@ class _Crossing:
         return self.takers[0][0] if self.made is None else self.made[0] + 1
 
 
+class _CallsInOrder:
+    """Computes the peak of one sequence of calls, whatever the plans of their graphs are."""
+
+    def __init__(self, parts: Sequence[Subproblem], calls: CallSequence) -> None:
+        self._parts, self._calls = parts, calls
+        self._crossings = [self._crossing(size, uses) for size, uses in calls.shared]
+        self._handed_back = self._handed_back_bytes()
+
+    def peak(self, memories: Sequence[GraphMemory], *, is_bound: bool) -> int:
+        """Returns the peak in bytes; arguments are those of `JointPeak.at`."""
+        calls, in_reverse = [memories[graph] for graph in self._calls.order], self._calls.in_reverse
+        between, gradients = np.array([(one.between, one.gradients) for one in calls], np.int64).T
+        if in_reverse:
+            beside, later = between.cumsum() - between, gradients.sum() - gradients.cumsum()
+        else:  # each other call waits, or is over
+            most = np.maximum(between, gradients)
+            beside, later = most.sum() - most, 0
+        forward = beside + [one.forward for one in calls]
+        backward = beside + later + self._handed_back + [one.backward for one in calls]
+        for crossing in () if is_bound else self._crossings:
+            if crossing.made is not None and crossing.made[1] in calls[crossing.made[0]].held:
+                continue  # the call that returned it counts it
+            waiting = [call for call, name in crossing.takers if name in calls[call].held]
+            forward[crossing.begin if in_reverse else 0 :] += crossing.size
+            if waiting:
+                backward[min(waiting) if in_reverse else 0 :] += crossing.size
+        return int(max(forward.max(), backward.max()))
+
+    def _crossing(self, size: int, uses: Sequence[tuple[int, str]]) -> _Crossing:
+        made, takers, needs_gradient = None, list[tuple[int, str]](), False
+        for call, name in uses:
+            part = self._parts[self._calls.order[call]]
+            v = part.graph.index[name]
+            size = max(size, int(part.graph.bytes[v]))  # a plan may be one for larger sizes
+            if part.graph.input[v]:
+                takers.append((call, name))
+                needs_gradient |= name in part.earlier
+            else:
+                made = call, name
+        return _Crossing(size, made, sorted(takers), needs_gradient)
+
+    # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
+    def _handed_back_bytes(self) -> IntArray:
+        handed = np.zeros(len(self._calls.order), np.int64)
+        for crossing in self._crossings:
+            if crossing.takers and crossing.needs_gradient:
+                first = max(crossing.begin - 1, 0)
+                handed[first : crossing.takers[-1][0] if self._calls.in_reverse else first + 1] += crossing.size
+        return handed
+
+
 class JointPeak:
     """Computes the peak memory of graphs whose saved values are alive at the same time.
 
@@ -105,24 +148,37 @@ class JointPeak:
 
     Args:
         parts: the graphs.
-        calls: their calls; None if nothing is known of their order.
+        sequences: their calls; of several sequences, no two are alive at the same time. None: each graph is called as
+            often as it says, in any order.
         cost_model: names the device whose kernels are predicted; None takes that of each graph.
     """
 
     def __init__(
-        self, parts: Sequence[Subproblem], calls: CallSequence | None = None, cost_model: CostModel | None = None
+        self,
+        parts: Sequence[Subproblem],
+        sequences: Sequence[CallSequence] | None = None,
+        cost_model: CostModel | None = None,
     ) -> None:
-        order = tuple(i for i, part in enumerate(parts) for _ in range(part.times))
-        self.parts, self.calls = parts, CallSequence(order) if calls is None else calls
+        if sequences is None:
+            sequences = [CallSequence(tuple(i for i, part in enumerate(parts) for _ in range(part.times)))]
+        self.parts, self.sequences = parts, sequences
         self.predictors = [cost_model and predictor_for(part.graph, cost_model, part.dropped) for part in parts]
+        self._in_order = [_CallsInOrder(parts, calls) for calls in sequences]
         self._memories: list[dict[bytes, GraphMemory]] = [{} for _ in parts]
         self._steps: dict[int, StepMemory | Simulator] = {}
-        self._crossings = [self._crossing(size, uses) for size, uses in self.calls.shared]
-        self._handed_back = self._handed_back_bytes()
 
     def of(self, choices: Sequence[Choice]) -> int:
         """Returns the peak in bytes of a choice for each graph."""
         return self.at(tuple(self.memory(i, choice) for i, choice in enumerate(choices)))
+
+    def at(self, memories: Sequence[GraphMemory], *, is_bound: bool = False) -> int:
+        """Returns the peak in bytes, given what a plan of each graph takes.
+
+        Args:
+            memories: one for each graph.
+            is_bound: leaves out what calls take from each other, which a lower bound cannot know.
+        """
+        return max(calls.peak(memories, is_bound=is_bound) for calls in self._in_order)
 
     def memory(self, part: int, choice: Choice) -> GraphMemory:
         """Predicts what a choice for one of the graphs takes."""
@@ -156,32 +212,6 @@ class JointPeak:
             frozenset(graph.names[owner] for owner in waiting) | (results - part.dropped),
         )
 
-    def at(self, memories: Sequence[GraphMemory], *, is_bound: bool = False) -> int:
-        """Returns the peak in bytes, given what a plan of each graph takes.
-
-        Args:
-            memories: one for each graph.
-            is_bound: leaves out what calls take from each other, which a lower bound cannot know.
-        """
-        calls = [memories[graph] for graph in self.calls.order]
-        between, gradients = np.array([(one.between, one.gradients) for one in calls], np.int64).T
-        if self.calls.in_reverse:
-            beside = between.cumsum() - between
-            later = gradients.sum() - gradients.cumsum()
-        else:  # each other call waits, or is over
-            most = np.maximum(between, gradients)
-            beside, later = most.sum() - most, 0
-        forward = beside + [one.forward for one in calls]
-        backward = beside + later + self._handed_back + [one.backward for one in calls]
-        for crossing in () if is_bound else self._crossings:
-            if crossing.made is not None and crossing.made[1] in calls[crossing.made[0]].held:
-                continue  # the call that returned it counts it
-            waiting = [call for call, name in crossing.takers if name in calls[call].held]
-            forward[crossing.begin if self.calls.in_reverse else 0 :] += crossing.size
-            if waiting:
-                backward[min(waiting) if self.calls.in_reverse else 0 :] += crossing.size
-        return int(max(forward.max(), backward.max()))
-
     def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
         """Measures the peak in bytes by `peak_search.measuring_with`; returns None if it cannot be measured."""
         if (measure := measuring.get()) is None:
@@ -196,28 +226,6 @@ class JointPeak:
             memory = self.memory(i, choice)
             memories.append(replace(memory, forward=memory.forward + more, backward=memory.backward + more))
         return self.at(memories)
-
-    def _crossing(self, size: int, uses: Sequence[tuple[int, str]]) -> _Crossing:
-        made, takers, needs_gradient = None, list[tuple[int, str]](), False
-        for call, name in uses:
-            part = self.parts[self.calls.order[call]]
-            v = part.graph.index[name]
-            size = max(size, int(part.graph.bytes[v]))  # a plan may be one for larger sizes
-            if part.graph.input[v]:
-                takers.append((call, name))
-                needs_gradient |= name in part.earlier
-            else:
-                made = call, name
-        return _Crossing(size, made, sorted(takers), needs_gradient)
-
-    # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
-    def _handed_back_bytes(self) -> IntArray:
-        handed = np.zeros(len(self.calls.order), np.int64)
-        for crossing in self._crossings:
-            if crossing.takers and crossing.needs_gradient:
-                first = max(crossing.begin - 1, 0)
-                handed[first : crossing.takers[-1][0] if self.calls.in_reverse else first + 1] += crossing.size
-        return handed
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +263,7 @@ class JointPlans:
             pairs = _ranked(peak, i, solver)
             self.pools.append([_Candidate(one, peak.memory(i, one), rank * part.times) for one, rank in pairs])
         self.cheapest = self._joint([pool[0] for pool in self.pools])
-        crossing = {name for _, uses in peak.calls.shared for _, name in uses}
+        crossing = {name for calls in peak.sequences for _, uses in calls.shared for _, name in uses}
         self.pools = [sorted(_undominated(pool, crossing), key=lambda one: one.rank) for pool in self.pools]
         self._least = [_least([one.memory for one in pool]) for pool in self.pools]
 
@@ -368,7 +376,10 @@ def _least(memories: Sequence[GraphMemory]) -> GraphMemory:
 
 
 def fit_joint_peak(
-    parts: Sequence[Subproblem], cost_model: CostModel, calls: CallSequence | None, solver: str | Solver | None = None
+    parts: Sequence[Subproblem],
+    cost_model: CostModel,
+    sequences: Sequence[CallSequence] | None = None,
+    solver: str | Solver | None = None,
 ) -> list[Choice]:
     """Finds the best choices for graphs whose joint peak keeps the limits of a cost model, also by measurement.
 
@@ -376,13 +387,13 @@ def fit_joint_peak(
         parts: the graphs.
         cost_model: limits the peak; a fraction is one of the joint peak of the cheapest choices, or the smallest peak
             that was found, if that is more.
-        calls: their calls; None if nothing is known of their order.
+        sequences: their calls (see `JointPeak`).
         solver: finds plans for budgets of saved bytes; None takes that of `remat.choose`.
 
     Raises:
         LimitReached: no choices were found that keep a limit in bytes.
     """
-    peak, limits = JointPeak(parts, calls, cost_model), cost_model.peak_limits
+    peak, limits = JointPeak(parts, sequences, cost_model), cost_model.peak_limits
     plans = JointPlans(peak, find_solver(QUICK_BUDGET_SOLVER if solver is None else solver))
     limit = tightest_limit(limits, plans, 0)
 

@@ -12,6 +12,7 @@ together. A graph that comes later has its own share again.
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,7 @@ from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
 from remat.improve.choose import search
 from remat.improve.joint_budget import budget_of, solve_jointly
-from remat.improve.joint_peak import CallSequence
+from remat.improve.joint_peak import CallSequence, fit_joint_peak
 from remat.improve.peak_rise import peak_rise
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
@@ -258,25 +259,51 @@ class SharedBudget:
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
+        sets = maximal_sets(seen)
+        if self.cost_model.limits_peak:
+            self._plans, is_better = self._within_peak(seen, sets), True
+        else:
+            self._plans, is_better = self._within_saved(seen, sets, least=is_last)
+        if not is_better:
+            self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
+        elif any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
+            self.generation += 1
+            self._has_warned = False
+
+    def _within_peak(self, seen: Mapping[Together, Overlap], sets: Sequence[Together]) -> dict[str, ChosenPlan]:
+        times: Counter[str] = Counter()
+        for together in sets:
+            times |= Counter(dict(together))  # the larger numbers
+        keys = sorted(times)
+        place = {key: i for i, key in enumerate(keys)}
+        self._dropped = {key: self._calls.dropped(key) for key in keys}
+        parts = [replace(self._pieces[key].part, times=times[key], dropped=self._dropped[key]) for key in keys]
+        sequences: list[CallSequence] = []
+        for together in sets:
+            # A part of a set may have been seen alone, after the calls that began last had ended.
+            in_reverse = all(one.in_reverse for part, one in seen.items() if is_part(part, together))
+            order = tuple(place[key] for key in seen[together].order)
+            sequences.append(CallSequence(order, in_reverse, seen[together].shared))
+        choices = fit_joint_peak(parts, self.cost_model, sequences, self._solver)
+        plans = [choice.plan(part.problem) for part, choice in zip(parts, choices, strict=True)]
+        return {key: ChosenPlan(plan, "all graphs together") for key, plan in zip(keys, plans, strict=True)}
+
+    def _within_saved(
+        self, seen: Mapping[Together, Overlap], sets: Sequence[Together], *, least: bool
+    ) -> tuple[dict[str, ChosenPlan], bool]:
         plans: dict[str, tuple[int, ChosenPlan]] = {}
         is_better = False
-        for together in maximal_sets(seen):
-            keys = sorted(together)
-            self._dropped |= {key: self._calls.dropped(key) for key, _ in keys if self.cost_model.limits_peak}
-            parts = [
-                replace(self._pieces[key].part, times=times, dropped=self._dropped.get(key, frozenset()))
-                for key, times in keys
-            ]
-            place, overlap = {key: i for i, (key, _) in enumerate(keys)}, seen[together]
-            order, other_bytes = tuple(place[key] for key in overlap.order), overlap.handed_bytes
-            # A part of a set may have been seen alone, after the calls that began last had ended.
-            in_reverse = all(other.in_reverse for part, other in seen.items() if is_part(part, together))
-            calls = CallSequence(order, in_reverse, overlap.shared)
+        for together in sets:
+            keys, overlap = sorted(together), seen[together]
+            parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
+            place = {key: i for i, (key, _) in enumerate(keys)}
+            shared = [(size, [(place[overlap.order[call]], name) for call, name in of]) for size, of in overlap.shared]
+            other_bytes = overlap.handed_bytes
             new_plans, self._price, gap = solve_jointly(
-                parts, self.cost_model, self._solver, other_bytes=other_bytes, calls=calls
+                parts, self.cost_model, self._solver, other_bytes=other_bytes, shared=shared
             )
             by = "all graphs together"
-            if is_last and not self.cost_model.limits_peak:
+            if least:
                 new_plans, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
             self._tell_of_the_peak(parts, new_plans)
             is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], new_plans, other_bytes)
@@ -284,19 +311,14 @@ class SharedBudget:
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, ChosenPlan(plan, by, gap)
-        self._plans = {key: chosen for key, (_, chosen) in plans.items()}
-        if not is_better:
-            self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
-        elif any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
-            self.generation += 1
-            self._has_warned = False
+        return {key: chosen for key, (_, chosen) in plans.items()}, is_better
 
     # Whether plans are worth that all graphs are compiled again; always, where those of now may exceed a limit.
     def _is_better(
         self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], other_bytes: int
     ) -> bool:
         budget = budget_of(parts, self.cost_model, other_bytes)
-        if self.limit_bytes is not None or self.cost_model.limits_peak or budget is None:
+        if self.limit_bytes is not None or budget is None:
             return True
         choices = [
             [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
