@@ -76,6 +76,25 @@ def test_what_torch_keeps_with_two_graphs_is_reached_and_kept(budget: float, *, 
     assert step.report().as_frame().chosen_by.tolist() == 2 * ["all graphs together"]
 
 
+def test_a_search_that_fails_is_not_made_again_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def failing(parts: Any, *_: Any) -> None:
+        searched.append(len(parts))
+        raise remat.LimitReached("no plans")
+
+    monkeypatch.setattr("remat.pytorch.run.shared_budget.fit_joint_peak", failing)
+    torch.compiler.reset()
+    model, args = WithItsOwnLoss(2), (torch.randn(WORDS, WIDTH), torch.randint(VOCABULARY, (WORDS,)))
+    budget = MemoryBudget("10MB", of="peak")
+    step = remat.compile(model, cost_model=budget, codegen=False, on_error="fallback")
+    step(*args)[0].backward()
+    with pytest.warns(UserWarning, match="remat keeps the plans that it has: no plans"):
+        step(*args)[0].backward()
+    step(*args)[0].backward()
+    assert searched == [2]
+
+
 def part(cost: int = 1, size: int = 100) -> Subproblem:
     """Four values in a row, each read again in the backward pass."""
     g = remat.GraphBuilder()

@@ -83,6 +83,7 @@ def compile_within(
             except Exception as error:
                 if partitioner.on_error == "raise":
                     raise
+                budget.keep_plans()
                 warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
         if generation != budget.generation:
             run, generation = _function_of(compiled_anew()), budget.generation

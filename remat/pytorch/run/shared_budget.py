@@ -254,6 +254,11 @@ class SharedBudget:
             )
         self._planned |= new  # not before: where there are no plans, each step says so
 
+    def keep_plans(self) -> None:
+        """Plans nothing again for the calls that were seen so far: a search that failed would fail before each step."""
+        self._planned |= self._calls.seen().keys()
+        self._dropped = {}
+
     def _plan_together(self, seen: Mapping[Together, Overlap]) -> None:
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
