@@ -76,6 +76,31 @@ def test_what_torch_keeps_with_two_graphs_is_reached_and_kept(budget: float, *, 
     assert step.report().as_frame().chosen_by.tolist() == 2 * ["all graphs together"]
 
 
+def test_calls_of_one_graph_keep_a_limit_with_the_gradients_that_they_leave() -> None:
+    """Without these, a limit was taken for kept that the step exceeds by half."""
+    limit = 200_000
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)) for _ in range(6)
+    )
+    shared, x = remat.SharedBudget(MemoryBudget(limit, of="peak")), torch.randn(64, WIDTH, requires_grad=True)
+    steps = [remat.compile(block, cost_model=shared) for block in blocks]
+
+    def train() -> None:
+        y = x
+        for step in steps:
+            y = step(y)
+        y.sum().backward()
+
+    with no_cpu_kernels():
+        for _ in range(4):
+            blocks.zero_grad(set_to_none=True)
+            x.grad = None
+            peak = peak_bytes(train, torch.device("cpu"))
+    assert 0.9 * limit <= peak <= limit
+
+
 def test_a_search_that_fails_is_not_made_again_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     searched: list[int] = []
 
