@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import MemoryBudget
-from remat.improve.joint_peak import CallSequence, GraphMemory, JointPeak, JointPlans
+from remat.improve.call_sequence import CallSequence, GraphMemory
+from remat.improve.joint_peak import JointPeak, JointPlans
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.run.live_calls import LiveCalls
@@ -237,11 +238,11 @@ def test_the_order_of_calls_is_known_for_each_set_of_them() -> None:
     first, second = called(calls, "a"), called(calls, "b")
     second.sum().backward()
     first.sum().backward()
-    assert [one.in_reverse for one in calls.seen().values()] == [True]
+    assert [one.in_reverse for one in calls.overlaps().values()] == [True]
     first, second = called(calls, "a"), called(calls, "c")
     first.sum().backward()
     second.sum().backward()
-    assert {one.order: one.in_reverse for one in calls.seen().values()} == {("a", "b"): True, ("a", "c"): False}
+    assert {one.order: one.in_reverse for one in calls.overlaps().values()} == {("a", "b"): True, ("a", "c"): False}
 
 
 def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() -> None:

@@ -189,14 +189,14 @@ class Frontier:
         Raises:
             InvalidPlan: the plan is not legal.
         """
+        added_ns = None
         if self.clock is not None:
-            cost = simulated(self.clock, plan).added_ns
-        elif self.graph is None:
-            cost = check_plan(self.problem, plan)
+            added_ns = simulated(self.clock, plan).added_ns
         else:
-            check_plan(base_problem(self.graph), plan)
-            cost = self._with_owners(plan).cost(self.problem)
-        return int(self.problem.save_bytes[self._with_owners(plan).on_device].sum()), cost
+            check_plan(self.problem if self.graph is None else base_problem(self.graph), plan)
+        choice = self._with_owners(plan)
+        saved_bytes = int(self.problem.save_bytes[choice.on_device].sum())
+        return saved_bytes, choice.cost(self.problem) if added_ns is None else added_ns
 
     def _with_owners(self, plan: Plan) -> Choice:
         choice, graph = Choice.from_plan(self.problem, plan), self.graph

@@ -106,22 +106,22 @@ class LiveCalls:
         if not self._watches:
             return
         is_first, dropped = number == next(reversed(self._live), None), self._outputs[False] - self._outputs[True]
-        held = self._held(number, key, is_first)
+        held = self._liveness(number, key, is_first)
         if (is_first and self._alive not in self._seen) or any(held.get(result) for result in dropped):
             gc.collect()  # compilations leave cycles behind, which hold results of graphs
-            held = self._held(number, key, is_first)
+            held = self._liveness(number, key, is_first)
         for result, is_held in held.items():
             self._outputs[is_held].add(result)
 
-    def _held(self, number: int, key: str, is_first: bool) -> dict[tuple[str, str], bool]:
-        held = {(key, name): is_held for name, is_held in self._storages.held(number, alone=False).items()}
+    def _liveness(self, number: int, key: str, is_first: bool) -> dict[tuple[str, str], bool]:
+        held = {(key, name): is_held for name, is_held in self._storages.liveness(number, alone=False).items()}
         for call, other in self._live.items() if is_first else ():
             if call != number:
-                alone = self._storages.held(call, alone=True)
+                alone = self._storages.liveness(call, alone=True)
                 held |= {(other, name): True for name, is_held in alone.items() if is_held}
         return held
 
-    def seen(self) -> Mapping[Together, Overlap]:
+    def overlaps(self) -> Mapping[Together, Overlap]:
         """Returns which calls were alive together when one ended."""
         self._count_released()
         return self._seen

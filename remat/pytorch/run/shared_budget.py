@@ -25,9 +25,10 @@ from remat.answer.registry import find_costmodel
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.graph import Graph
+from remat.improve.call_sequence import CallSequence
 from remat.improve.choose import search
 from remat.improve.joint_budget import budget_of, solve_jointly
-from remat.improve.joint_peak import CallSequence, fit_joint_peak
+from remat.improve.joint_peak import fit_joint_peak
 from remat.improve.peak_rise import peak_rise
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
@@ -229,7 +230,7 @@ class SharedBudget:
         Raises:
             Infeasible, LimitReached: there are no plans that keep the budget.
         """
-        seen = self._calls.seen()
+        seen = self._calls.overlaps()
         new = seen.keys() - self._planned
         holds_more = any(names - self._calls.dropped(key) for key, names in self._dropped.items())
         if not (new or holds_more) or self.cost_model.device_limits:
@@ -256,7 +257,7 @@ class SharedBudget:
 
     def keep_plans(self) -> None:
         """Plans nothing again for the calls that were seen so far: a search that failed would fail before each step."""
-        self._planned |= self._calls.seen().keys()
+        self._planned |= self._calls.overlaps().keys()
         self._dropped = {}
 
     def _plan_together(self, seen: Mapping[Together, Overlap]) -> None:
@@ -345,7 +346,9 @@ class SharedBudget:
 
     def most_held_bytes(self) -> int:
         """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
-        return max((self._held_bytes(together, overlap) for together, overlap in self._calls.seen().items()), default=0)
+        return max(
+            (self._held_bytes(together, overlap) for together, overlap in self._calls.overlaps().items()), default=0
+        )
 
     # A budget of saved memory may make the peak higher than under PyTorch's default plans.
     def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:

@@ -66,7 +66,7 @@ class SharedStorages:
         uses = ((size, [(place[call], name) for call, name in of if call in place]) for size, of in self._uses.values())
         return tuple((size, tuple(of)) for size, of in uses if of)
 
-    def held(self, call: int, *, alone: bool) -> dict[str, bool]:
+    def liveness(self, call: int, *, alone: bool) -> dict[str, bool]:
         """Says of activations that a call took or made, by their names there, whether somebody still holds them.
 
         Args:
