@@ -115,6 +115,14 @@ _SMALL = {
     "num_key_value_heads": 2,
     "vocab_size": 8000,
 }
+_LLAMA_3 = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
 _LLAMA_2 = {
     "hidden_size": 4096,
     "intermediate_size": 11008,
@@ -151,5 +159,10 @@ CASES = (
         autocast=True,
     ),
     Case("DiT-XL/2, 8 of 28 layers", partial(_dit, 8, 64), "cuda", autocast=True),
+    Case(
+        "Llama 3 8B, 4 of 32 layers, 32k tokens",
+        partial(_decoder, "Llama", _LLAMA_3, (1, 32768), torch.bfloat16),
+        "cuda",
+    ),
     Case("Llama 2 7B, 6 of 32 layers", partial(_decoder, "Llama", _LLAMA_2, (2, 4096), torch.bfloat16), "cuda"),
 )
