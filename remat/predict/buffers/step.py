@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from remat.answer.handover import externally_visible
+from remat.facts.collection import collection_paused
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.buffers.allocated import AllocatedPass, PassFacts
@@ -92,15 +93,18 @@ class StepMemory:
         """
         return self.timeline(saved, offloaded).peak_bytes
 
+    @collection_paused()
     def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
         """Returns the timeline of a plan, in which a step is what is launched at once; errors are those of `peak`."""
         return self._timeline(*self._fuser.passes(saved, offloaded))
 
+    @collection_paused()
     def kernels_and_timeline(self, saved: BoolArray) -> tuple[tuple[Kernel, ...], Timeline]:
         """Returns the kernels of a plan, and its timeline, from one schedule. Args and errors are those of `peak`."""
         passes = self._fuser.passes(saved)
         return self._fuser.launched(passes), self._timeline(*passes)
 
+    @collection_paused()
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
         """Returns the kernels of a plan alone, which takes half as long. Args and errors are those of `peak`."""
         return self._fuser.kernels(saved)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from remat.answer.plan import Plan
+from remat.facts.collection import collection_paused
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
@@ -74,6 +75,7 @@ class Simulator:
         """
         return int(self.alive(saved, offloaded)[1].max(initial=0))
 
+    @collection_paused()
     def alive(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Order, IntArray]:
         """Returns the steps of both passes, and the bytes that are alive during each; errors are those of `peak`."""
         order = Order.of(self.facts, checked_mask(self.graph, saved))
