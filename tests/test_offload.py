@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from depth import drawn
-from helpers import EXACT, FLOW, each, largest_price, most_values
+from helpers import EXACT, FLOW, each, largest_price
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,23 +41,6 @@ def chain(**said: object) -> Problem:
 
 def test_every_solver_of_this_package_takes_the_third_choice() -> None:
     assert TAKES == EXACT
-
-
-@each(TAKES)
-@drawn(150)
-@given(data=st.data())
-def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
-    most = min(most_values(solver, 7), 7)
-    problem = data.draw(problems(max_values=most, offload=True, largest=largest_price(solver, 3 * most)))
-    assert solve(problem, "exhaustive").objective == solve(problem, solver).objective
-
-
-@each(WITHIN)
-@drawn(150)
-@given(data=st.data())
-def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataObject) -> None:
-    problem = data.draw(problems(max_values=7, budget=True, offload=True, largest=largest_price(solver, 21)))
-    assert solve(problem, "exhaustive").objective == solve(problem, solver).objective
 
 
 @drawn(50)

@@ -37,7 +37,7 @@ from remat.answer.registry import (
     solver_names,
 )
 from remat.errors import InvalidProblem, UnknownName
-from remat.plugin import Feature, Solver
+from remat.plugin import Solver
 from solvers import Exhaustive
 
 SMALL = Problem.of([3], needed=[0])
@@ -89,11 +89,6 @@ def test_an_unknown_solver_is_an_error_that_helps(name: str, message: str) -> No
         remat.solve(SMALL, name)
 
 
-def test_an_unknown_cost_model_is_an_error_that_helps() -> None:
-    with pytest.raises(UnknownName, match="no cost model is named 'byte_traffic'; did you mean 'byte-traffic'\\?"):
-        find_costmodel("byte_traffic")
-
-
 def test_a_missing_package_of_a_stranger_is_named() -> None:
     assert NeedsNonsense.missing() == ("no_such_package",)
     with pytest.raises(NotInstalled, match=r"solver 'nonsense' needs no_such_package: pip install no_such_package \("):
@@ -108,12 +103,6 @@ def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.Mon
     message = f"solver '{solver.name}' needs {package}: pip install {remedy}"
     with pytest.raises(NotInstalled, match=message):
         remat.solve(SMALL, solver)
-
-
-@each([solver for solver in SOLVERS if Feature.BUDGET not in solver.features])
-def test_a_feature_that_is_not_declared(solver: Solver) -> None:
-    with pytest.raises(UnsupportedProblem, match=f"solver '{solver.name}' does not support a byte budget"):
-        remat.solve(Problem.of([3], needed=[0], budget_bytes=3), solver)
 
 
 @each([solver for solver in SOLVERS if solver.max_values is not None])
