@@ -274,25 +274,10 @@ def convolutions() -> Graph:
     return remat.capture(*conv_net())
 
 
-@pytest.mark.parametrize("name", ["flops", "roofline"])
-def test_captured_models_get_whole_prices(name: str, transformer: Graph, convolutions: Graph) -> None:
-    for graph in (transformer, convolutions):
-        cost = remat.plugin.find_estimator(name).recompute_cost(graph)
-        assert cost.dtype == np.int64
-        assert (cost >= 0).all()
-        free = (
-            graph.input
-            | graph.view
-            | (graph.region == Region.TANGENTS)
-            | np.array(["getitem" in op for op in graph.ops])
-        )
-        assert not cost[free].any()
-        assert (cost[graph.compute_bound & ~free] > 0).all()
-
-
 def test_on_a_transformer_products_are_the_price_of_recomputing(transformer: Graph) -> None:
     cost, product = Roofline().recompute_cost(transformer), transformer.compute_bound
     pointwise = transformer.fusible & (cost > 0)
+    assert (cost[product & ~transformer.in_tangents] > 0).all()
     assert cost[product & (cost > 0)].min() > cost[pointwise].max()
 
 
@@ -330,37 +315,6 @@ def test_estimators_go_by_name() -> None:
 )
 def test_options_follow_a_name(text: str, expected: Estimator) -> None:
     assert remat.plugin.find_estimator(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("roofline:devise=h200", "roofline has no option 'devise'; did you mean 'device'. There are: device"),
-        ("roofline:h200", "expected KEY=VALUE, got 'h200'"),
-        ("flops:device=h200", "flops has no option 'device'. There are: none"),
-    ],
-)
-def test_a_bad_option_of_a_name_is_one_clear_error(text: str, message: str) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        remat.plugin.find_estimator(text)
-
-
-def test_every_estimator_in_the_folder_is_registered_under_its_name() -> None:
-    import remat.predict.time
-
-    public = [getattr(remat.predict.time, name) for name in remat.predict.time.__all__]
-    ours = [one for one in public if isinstance(one, type) and issubclass(one, Estimator)]
-    assert len(ours) == 3
-    assert {type(remat.plugin.find_estimator(one.name)) for one in ours} == set(ours)
-
-
-def test_an_estimator_of_one_s_own_registers() -> None:
-    mine = type("Mine", (Flops,), {"name": "mine"})
-    remat.plugin.register(mine)
-    try:
-        assert type(remat.plugin.find_estimator("mine")) is mine
-    finally:
-        remat.plugin.unregister("mine")
 
 
 # Profile: what is timed is counted, so that no test depends on how long anything takes.
@@ -436,14 +390,6 @@ def test_what_cannot_be_timed_falls_back_and_says_so(op: str, message: str, time
         cost = profile(tmp_path).recompute_cost(graph)
     assert np.array_equal(cost, Roofline("cpu").recompute_cost(graph))
     assert not timed
-
-
-def test_a_graph_of_an_older_file_is_refused_clearly(convolutions: Graph, timed: list[int], tmp_path: Path) -> None:
-    older = replace(convolutions, arguments=())
-    with pytest.warns(UserWarning, match=r"aten\.convolution\.default \(.*no arguments recorded: capture it again"):
-        cost = profile(tmp_path).recompute_cost(older)
-    product = older.index["convolution"]
-    assert cost[product] == Roofline("cpu").recompute_cost(older)[product]
 
 
 def test_one_warning_names_every_operator(tmp_path: Path) -> None:

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from remat import CostModel, Problem
+from remat import Problem
 from remat.errors import InvalidProblem
-from remat.facts.graph import Graph
-from remat.plugin import Bans, Terms
-from remat.problem.costmodel import Sum
+from remat.plugin import Bans
 from remat.words import spoken_gap
 
 
@@ -54,24 +52,6 @@ from remat.words import spoken_gap
 def test_a_problem_says_what_is_wrong_with_it(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidProblem, match=message):
         Problem.of(**{"save_cost": [1, 2], **arguments})
-
-
-def test_bans_of_another_length() -> None:
-    problem = Problem.of([1, 2])
-    columns = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
-    with pytest.raises(InvalidProblem, match=r"Problem.cannot_save.*2.*3"):
-        Problem(**{**columns, "cannot_save": Bans.none(3)})
-
-
-def test_cost_models_of_two_units_do_not_add_up() -> None:
-    class Nothing(CostModel):
-        def terms(self, graph: Graph) -> Terms:
-            return Terms.nothing(graph)
-
-    bytes_model, time_model = (type(unit, (Nothing,), {"name": unit, "unit": unit})() for unit in ("bytes", "ns"))
-    with pytest.raises(InvalidProblem, match=r"unit.*bytes and ns"):
-        _ = bytes_model + time_model
-    assert isinstance(bytes_model + bytes_model, Sum)
 
 
 def test_a_ban_keeps_its_first_reason() -> None:

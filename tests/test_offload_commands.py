@@ -84,18 +84,6 @@ def test_a_solution_says_what_is_on_the_host(files: tuple[Path, Path]) -> None:
     assert " on the host" in printed
 
 
-def test_a_budget_of_the_peak_takes_no_host(files: tuple[Path, Path]) -> None:
-    file, _ = files
-    model = "memory-budget:budget=0.5,of=peak,offload=h100,estimator=roofline:device=h100"
-    assert 'offload is for of="saved": what is offloaded, got of=' in run("solve", file, "-m", model, code=2).stderr
-
-
-def test_a_device_without_a_host_is_refused(files: tuple[Path, Path]) -> None:
-    file, _ = files
-    model = "memory-budget:estimator=roofline:device=h100,offload=cpu"
-    assert "no link to a host" in run("solve", file, "-m", model, code=2).stderr
-
-
 @pytest.fixture(scope="module")
 def curve() -> Frontier:
     return frontier(cosines(), estimator="roofline:device=h100", offload="h100")

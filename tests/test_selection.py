@@ -17,6 +17,7 @@ from helpers import SOLVERS, each
 
 import costmodels
 import remat
+import remat.predict.time as estimators
 import solvers
 from remat import (
     CostModel,
@@ -30,14 +31,13 @@ from remat import (
 )
 from remat.answer.registry import (
     costmodel_class,
-    costmodel_names,
     find_costmodel,
     find_solver,
     solver_class,
     solver_names,
 )
 from remat.errors import InvalidProblem, UnknownName
-from remat.plugin import Solver
+from remat.plugin import Estimator, Solver, find_estimator
 from solvers import Exhaustive
 
 SMALL = Problem.of([3], needed=[0])
@@ -220,15 +220,15 @@ def defined_in(package: ModuleType, base: type) -> set[type]:
     return {thing for thing in ours if issubclass(thing, base) and not isabstract(thing)}
 
 
-def test_every_solver_in_the_folder_is_registered_under_its_name() -> None:
-    found = defined_in(solvers, Solver)
-    assert len(found) >= 5
-    assert found <= {solver_class(name) for name in solver_names()}
-    assert all(solver_class(thing.name) is thing for thing in found)
-
-
-def test_every_cost_model_in_the_folder_is_registered_under_its_name() -> None:
-    found = defined_in(costmodels, CostModel)
-    assert len(found) >= 1
-    assert found <= {costmodel_class(name) for name in costmodel_names()}
-    assert all(costmodel_class(thing.name) is thing for thing in found)
+@pytest.mark.parametrize(
+    ("package", "base", "find"),
+    [
+        (solvers, Solver, solver_class),
+        (costmodels, CostModel, costmodel_class),
+        (estimators, Estimator, lambda name: type(find_estimator(name))),
+    ],
+)
+def test_every_plug_in_of_the_folder_is_registered_under_its_name(package: ModuleType, base: type, find: Any) -> None:
+    found = defined_in(package, base)
+    assert len(found) >= 3
+    assert all(find(plugin.name) is plugin for plugin in found)

@@ -84,16 +84,6 @@ def test_a_step_without_a_plan_of_ours_says_why() -> None:
             assert "torch.compile is switched off" in str(off.report())
 
 
-def test_a_replayed_plan_is_reported_as_one() -> None:
-    model, x = Model(), batch()
-    graph = remat.capture(model, x)
-    plan = remat.choose(graph, MemoryBudget(0.5)).plan
-    step = remat.compile(model, plan=plan, codegen=False)
-    step(x).sum().backward()
-    (planned,) = step.report().graphs
-    assert (planned.plan, planned.chosen.by) == (plan, "replayed")
-
-
 def test_the_last_report_has_what_a_backend_by_name_planned(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.GELU(), nn.Linear(3 * WIDTH, 1))
     with caplog.at_level(logging.INFO, logger="remat"), fresh_compilation(), no_cpu_kernels():
