@@ -233,11 +233,7 @@ TIGHT = "memory-budget:budget=1KB,of=peak"
 @pytest.mark.parametrize(
     ("compiled", "kind", "said"),
     [
-        (
-            partial(remat.compile, solver=SavesNothing()),
-            remat.InvalidPlan,
-            f"{WRONG}: the plan is not legal",
-        ),
+        (partial(remat.compile, solver=SavesNothing()), remat.InvalidPlan, f"{WRONG}: the plan is not legal"),
         (
             partial(remat.compile, solver=SavesNothing(), codegen=False),
             remat.InvalidPlan,

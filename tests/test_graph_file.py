@@ -116,14 +116,8 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
         (drop("values", "view"), '"values.view".*list.*NoneType'),
         (drop("uses", "consumer"), '"uses.consumer".*list.*NoneType'),
         (put("uses", "producer", value=[0, 1, 17]), "Graph use 2.*17.*3.* 4"),
-        (
-            put("values", "bytes", value=[4, None, 4, 4]),
-            "Graph.bytes.*2..62.*object",
-        ),
-        (
-            put("values", "bytes", value=["4"] * 4),
-            "Graph.bytes.*2..62.*<U1",
-        ),
+        (put("values", "bytes", value=[4, None, 4, 4]), "Graph.bytes.*2..62.*object"),
+        (put("values", "bytes", value=["4"] * 4), "Graph.bytes.*2..62.*<U1"),
         (put("values", "shape", value=[1, 2, 3, 4]), '"values.shape".*lists of integers.* 1'),
         (put("values", "shape", value=[[2], ["2"], [], []]), '"values.shape".*lists of integers.*'),
         (put("values", "shape", value=[[2], [-2, 3], [], []]), r"Graph.shapes\['y'\].*negative.*-2, 3"),

@@ -18,14 +18,8 @@ from remat.words import spoken_gap
     [
         ({"save_cost": [4, -4]}, r"Problem.save_cost\['v1'\].*negative.*-4"),
         ({"save_cost": [1.5, 2]}, "Problem.save_cost.*2..62.*float64"),
-        (
-            {"save_cost": [math.nan, 2]},
-            "Problem.save_cost.*2..62.*float64",
-        ),
-        (
-            {"save_cost": [-math.inf, 2]},
-            "Problem.save_cost.*2..62.*float64",
-        ),
+        ({"save_cost": [math.nan, 2]}, "Problem.save_cost.*2..62.*float64"),
+        ({"save_cost": [-math.inf, 2]}, "Problem.save_cost.*2..62.*float64"),
         ({"save_cost": [1, [2]]}, "Problem.save_cost.*one-dimensional"),
         ({"recompute_cost": [1]}, r"Problem.recompute_cost.*\(2,\).*\(1,\)"),
         ({"recompute_cost": []}, r"Problem.recompute_cost.*\(2,\).*\(0,\)"),

@@ -84,20 +84,6 @@ def test_the_hull_lies_below_every_plan_and_its_corners_are_plans(problem: Probl
             assert edge.bound(budget) <= best
 
 
-@pytest.mark.parametrize(
-    ("budget", "saved", "offloaded", "cost"),
-    [(16, ("y", "z"), (), 0), (8, ("y", "z"), ("y",), 5), (0, ("y",), ("y",), 14)],
-)
-def test_what_no_longer_fits_goes_where_it_costs_least(
-    budget: int, saved: tuple[str, ...], offloaded: tuple[str, ...], cost: int
-) -> None:
-    """With all of the device; with room for one, where offloading y is cheaper than z or recomputing; with none."""
-    problem = chain(names=("x", "y", "z"), budget_bytes=budget)
-    for solver in (*WITHIN, "portfolio"):
-        solution = solve(problem, solver)
-        assert (solution.plan.saved, solution.plan.offloaded, solution.objective) == (saved, offloaded, cost)
-
-
 def test_a_plan_with_offloaded_values_travels(tmp_path: Path) -> None:
     plan = Plan(("y", "z"), (), offloaded=("y",))
     plan.save(tmp_path / "plan.json")
@@ -182,10 +168,7 @@ def test_several_graphs_share_a_budget_and_a_host() -> None:
     choice = Choice(*np.array([[True] * 6, [False] * 6, [False, True, True, False, False, True]]))
     assert [
         mine.offloaded.tolist() for _, mine in split([Subproblem(GRAPH, host, 2), Subproblem(GRAPH, host)], choice)
-    ] == [
-        [False, True, True],
-        [False, False, True],
-    ]
+    ] == [[False, True, True], [False, False, True]]
 
 
 def test_a_solver_says_what_it_does_not_take() -> None:

@@ -103,9 +103,7 @@ def test_a_page_of_nothing_is_refused() -> None:
 def evil_page(folder: Path) -> Page:
     replace(chain(4), meta={"model": EVIL, EVIL: EVIL}).save(folder / "<script>alert(2)<b>.json")
     return Page.of(
-        [folder / "<script>alert(2)<b>.json", compared(folder / "runs.json", graph=EVIL)],
-        title=EVIL,
-        refine=0,
+        [folder / "<script>alert(2)<b>.json", compared(folder / "runs.json", graph=EVIL)], title=EVIL, refine=0
     )
 
 

@@ -29,13 +29,7 @@ from remat import (
     Solution,
     UnsupportedProblem,
 )
-from remat.answer.registry import (
-    costmodel_class,
-    find_costmodel,
-    find_solver,
-    solver_class,
-    solver_names,
-)
+from remat.answer.registry import costmodel_class, find_costmodel, find_solver, solver_class, solver_names
 from remat.errors import InvalidProblem, UnknownName
 from remat.plugin import Estimator, Solver, find_estimator
 from solvers import Exhaustive
