@@ -18,7 +18,6 @@ from remat.pytorch.measure import peak
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.measure.step_strategies import usual_strategies
 from remat.pytorch.measure.training_step import measure, measure_step
-from remat.pytorch.seam.internals import internals
 
 OURS = "remat: ByteTraffic(prices='pytorch')"
 """What `usual_strategies` calls that which `remat.compile` does with nothing else."""
@@ -247,16 +246,6 @@ def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypa
     measure(Squares(3, 3), torch.randn(2, 3), strategies={"eager": lambda model: model}, repeats=1)
     assert results
     assert set(alive) == {0}
-
-
-def test_a_torch_without_its_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._inductor.scheduler import Scheduler
-
-    internals.cache_clear()
-    monkeypatch.delattr(Scheduler, "codegen")
-    x = torch.randn(4, requires_grad=True)
-    with pytest.raises(remat.errors.UnsupportedTorch, match=r"torch._inductor.scheduler.Scheduler.codegen is gone"):
-        measure(torch.sin, x)
 
 
 def test_training_on_a_gpu_is_compared_with_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
