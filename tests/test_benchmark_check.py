@@ -89,8 +89,8 @@ FEW = ["small-dropout-mlp", "qei-8", "qehvi-8", "vgg16", "small-lstm-cells", "sm
 
 
 @pytest.mark.parametrize("name", deep_except(FEW, [entry.name for entry in CORPUS.entries]))
-def test_schema_and_checker_on_every_instance(name: str) -> None:
-    """Ten random plans, and ten corrupted ones; of instances that are drawn there are more above."""
+def test_schema_and_peak_of_every_instance(name: str) -> None:
+    """Real graphs have what drawn ones lack; of random plans, and of corrupted ones, there are more above."""
     graph = CORPUS.graph(name)
     problem = RecomputeTime().pose(graph)
     budgets = [Budget("saved", "saved", int(problem.save_bytes.sum()) // 3), Budget("peak-0.5", "peak", 0)]
@@ -98,26 +98,13 @@ def test_schema_and_checker_on_every_instance(name: str) -> None:
     document = json.loads(json.dumps(document))
     INSTANCE.validate(document)
     instance, simulator = check.Instance(document, ""), Simulator(graph)
-    limited = problem.priced(
-        save_cost=problem.save_cost,
-        recompute_cost=problem.recompute_cost,
-        cannot_save=problem.cannot_save,
-        cannot_recompute=problem.cannot_recompute,
-        budget_bytes=budgets[0].bytes,
-    )
     random = np.random.default_rng(len(problem))
-    stuck, free = problem.cannot_recompute.mask, ~problem.cannot_save.mask
-    for turn in range(10):
-        share = random.choice([0, 0.02, 0.3, 0.9, 1])
-        choice = Choice.from_saved(problem, ((random.random(len(problem)) < share) & free) | stuck)
-        assert_agree(limited, instance, choice)
-        if turn % 5 == 0:  # the simulations take longest
-            found = check.check(instance, {"budget": "none", "saved": np.flatnonzero(choice.saved).tolist()})
-            assert found.peak == simulator.peak(graph.for_all_values(choice.saved))
-        saved, recomputed = choice.saved.copy(), choice.recomputed.copy()
-        for mask in (saved, recomputed):
-            mask[random.integers(len(problem), size=int(random.integers(0, 3)))] ^= True
-        assert_agree(limited, instance, Choice(saved, recomputed))
+    for share in (0.02, 0.3):
+        wanted = (random.random(len(problem)) < share) & ~problem.cannot_save.mask | problem.cannot_recompute.mask
+        choice = Choice.from_saved(problem, wanted)
+        assert_agree(problem, instance, choice)
+        found = check.check(instance, {"budget": "none", "saved": np.flatnonzero(choice.saved).tolist()})
+        assert found.peak == simulator.peak(graph.for_all_values(choice.saved))
 
 
 def write(folder: Path, name: str, document: dict[str, Any]) -> Path:

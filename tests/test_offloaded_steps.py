@@ -13,6 +13,7 @@ from depth import drawn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import DiceWithHost, SaveOnHost, assert_equal_to_eager, each_case
+from test_compile import gradients
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
@@ -113,11 +114,8 @@ def test_nothing_writes_over_what_is_still_to_be_copied(beside: list[Tensor]) ->
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(6)))
     x = torch.randn(64, 32)
-    model(x).sum().backward()
-    expected = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    remat.compile(model, cost_model=SaveOnHost(), copy_stream=True)(x).sum().backward()
-    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
+    step = remat.compile(model, cost_model=SaveOnHost(), copy_stream=True)
+    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
     assert len(beside) >= 10
 
 
@@ -222,11 +220,7 @@ def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[T
     _, plan = three_way(model, x)
     plan.save(tmp_path / "plan.json")
     step = remat.compile(model, plan=tmp_path / "plan.json", codegen=codegen)
-    step(x).sum().backward()
-    ours = [parameter.grad for parameter in model.parameters()]
-    model.zero_grad()
-    model(x).sum().backward()
-    torch.testing.assert_close(ours, [parameter.grad for parameter in model.parameters()])
+    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
     assert [tuple(copy.shape) for copy in copies] == [(4, 32), (4, 32)]
 
 
