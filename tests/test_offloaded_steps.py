@@ -197,13 +197,8 @@ def test_the_device_keeps_what_the_plan_says(name: str, codegen: bool, copies: l
     assert len(copies) == 2 * len(planned.plan.offloaded)
 
 
-class Chain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+def two_tanh() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8))
 
 
 def three_way(model: nn.Module, x: Tensor) -> tuple[remat.Graph, Plan]:
@@ -216,7 +211,7 @@ def three_way(model: nn.Module, x: Tensor) -> tuple[remat.Graph, Plan]:
 
 @pytest.mark.parametrize("codegen", [False, True])
 def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[Tensor]) -> None:
-    model, x = Chain(), torch.randn(4, 8)
+    model, x = two_tanh(), torch.randn(4, 8)
     _, plan = three_way(model, x)
     plan.save(tmp_path / "plan.json")
     step = remat.compile(model, plan=tmp_path / "plan.json", codegen=codegen)
@@ -243,7 +238,7 @@ def test_results_of_attention_wait_on_the_host(codegen: bool, copies: list[Tenso
 
 
 def test_a_hook_that_loses_what_is_on_the_host_is_named() -> None:
-    model, x = Chain(), torch.randn(4, 8)
+    model, x = two_tanh(), torch.randn(4, 8)
     _, plan = three_way(model, x)
     step = remat.compile(model, plan=plan, codegen=False)
     with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda tensor: tensor):
@@ -253,7 +248,7 @@ def test_a_hook_that_loses_what_is_on_the_host_is_named() -> None:
 
 
 def test_the_report_tells_device_and_host_apart() -> None:
-    model, x = Chain(), torch.randn(4, 8)
+    model, x = two_tanh(), torch.randn(4, 8)
     graph, plan = three_way(model, x)
     facts = PlanFacts.of(graph, plan)
     assert (facts.saved_activations, facts.saved_bytes) == (("tanh_1",), 512)
@@ -277,7 +272,7 @@ def test_the_report_tells_device_and_host_apart() -> None:
     [("primals_3", "an input's memory"), ("addmm_2", "memory of an output"), ("tanh_1", "but not saved")],
 )
 def test_an_illegal_plan_is_refused_before_it_runs(name: str, reason: str) -> None:
-    model, x = Chain(), torch.randn(4, 8)
+    model, x = two_tanh(), torch.randn(4, 8)
     _, plan = three_way(model, x)
     saved = tuple(n for n in (*plan.saved, name) if n != "tanh_1")
     step = remat.compile(model, plan=replace(plan, saved=tuple(dict.fromkeys(saved)), offloaded=(name,)), codegen=False)
@@ -287,7 +282,7 @@ def test_an_illegal_plan_is_refused_before_it_runs(name: str, reason: str) -> No
 
 def test_on_a_gpu_both_graphs_copy() -> None:
     """As far as the graphs go: no GPU is needed to extract them, and none runs them here."""
-    graph, plan = three_way(Chain(), torch.randn(4, 8))
+    graph, plan = three_way(two_tanh(), torch.randn(4, 8))
     forward, backward = Scheduled(graph, device="h100").split(plan)
     for module, copies in ((forward, "remat.to_host.default"), (backward, "remat.to_device.default")):
         assert [str(node.target) for node in module.graph.nodes].count(copies) == 1
@@ -298,7 +293,7 @@ def test_on_a_gpu_both_graphs_copy() -> None:
 
 
 def test_a_plan_that_offloads_has_a_cache_key_of_its_own() -> None:
-    _, plan = three_way(Chain(), torch.randn(4, 8))
+    _, plan = three_way(two_tanh(), torch.randn(4, 8))
     assert Partitioner.of(plan=plan).uuid() != Partitioner.of(plan=replace(plan, offloaded=())).uuid()
 
 

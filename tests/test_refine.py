@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import remat
+from experiments.models.workloads import perceptron
 from remat import Graph, GraphBuilder, Plan
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
@@ -438,23 +439,13 @@ def test_a_peak_is_lowered_by_simulation() -> None:
     assert found.after[0] == simulate(graph, found.plan).peak_bytes < found.before[0]
 
 
-class Perceptron(nn.Module):
-    """Layers of normalization, matrix products and GeLU around a residual, and a sum."""
-
-    def __init__(self, layers: int = 1) -> None:
-        super().__init__()
-        self.layers = layers
-        self.norm = nn.LayerNorm(32)
-        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.layers):
-            x = x + self.down(nn.functional.gelu(self.up(self.norm(x)), approximate="tanh"))
-        return self.norm(x).sum()
+def captured_perceptron(layers: int) -> Graph:
+    model, args = perceptron(layers)
+    return remat.capture(model, *args)
 
 
 def test_where_calls_are_known_the_peak_is_that_of_the_compiled_step() -> None:
-    graph = remat.capture(Perceptron(2), torch.randn(16, 32))
+    graph = captured_perceptron(2)
     plan = saves_all(graph)
     found = remat.refine(graph, plan, "peak")
     assert found.before[0] == remat.timeline(graph, plan).peak_bytes != simulate(graph, plan).peak_bytes
@@ -462,7 +453,7 @@ def test_where_calls_are_known_the_peak_is_that_of_the_compiled_step() -> None:
 
 
 def test_inductor_has_the_last_word_where_it_is_asked() -> None:
-    graph = remat.capture(Perceptron(), torch.randn(16, 32))
+    graph = captured_perceptron(1)
     plan = saves_all(graph)
     found = remat.refine(graph, plan, "traffic", "inductor")
     scheduled = Scheduled(graph)
