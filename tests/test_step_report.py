@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 import torch
+from depth import deep_except
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -247,7 +248,7 @@ class Handing(nn.Module):
         return (z * y).sin() * mask
 
 
-@pytest.mark.parametrize("budget", [0.3, 0.8, 1.0, "40KB"])
+@pytest.mark.parametrize("budget", deep_except([0.3, "40KB"], [0.3, 0.8, 1.0, "40KB"]))
 def test_what_several_graphs_save_is_held_once(budget: float | str) -> None:
     """It said 80,896 bytes of a residual quantizer where autograd held 25,600."""
     step = remat.compile(Handing(), cost_model=MemoryBudget(budget), codegen=False)  # type: ignore[arg-type]

@@ -315,7 +315,10 @@ class Lazy(nn.Module):
 
 @pytest.mark.parametrize(
     ("worthwhile", "changes", "compiled"),
-    [(-1, (1,), 5), (-1, (1, 3), 8), (shared_budget._WORTHWHILE, (1,), 3), (shared_budget._WORTHWHILE, (1, 3), 4)],
+    [
+        *((-1, (1, 3), 8), (shared_budget._WORTHWHILE, (1,), 3)),
+        *(pytest.param(*row, marks=deep) for row in ((-1, (1,), 5), (shared_budget._WORTHWHILE, (1, 3), 4))),
+    ],
 )
 def test_a_fraction_is_right_again_once_other_graphs_run(
     worthwhile: float, changes: tuple[int, ...], compiled: int, monkeypatch: pytest.MonkeyPatch
