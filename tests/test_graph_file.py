@@ -151,11 +151,7 @@ def good_bytes(folder: Path) -> bytes:
     ("damage", "message"),
     [
         (lambda data: data[:-20], r"not JSON, or truncated \("),
-        (lambda data: b"", r"not JSON, or truncated \("),
-        (lambda data: b"\xff\xfe\x00", r"not JSON, or truncated \("),
         (lambda data: data.replace(b"[4, 4, 4, 4]", b"[%s, 4, 4, 4]" % (b"9" * 10_000)), r"not JSON, or .*limit"),
-        (lambda data: b"[1, 2]", "not a graph file"),
-        (lambda data: b"null", "not a graph file"),
         (lambda data: gzip.compress(data)[:-30], "the gzip data is damaged or truncated"),
         (lambda data: gzip.compress(data)[:5], "the gzip data is damaged or truncated"),
         (lambda data: gzip.compress(data)[:-4] + b"\0\0\0\0", "the gzip data is damaged or truncated"),
@@ -200,12 +196,4 @@ def test_a_tampered_plan_is_refused(corrupt: Callable[[dict[str, Any]], None], m
     corrupt(document)
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidPlan, match=f"plan.json: {message}"):
-        Plan.load(path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '"a plan"'])
-def test_what_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(text)
-    with pytest.raises(InvalidPlan, match=r"plan\.json: (not JSON, or truncated|not a plan file)"):
         Plan.load(path)
