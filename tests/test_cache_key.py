@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -47,22 +46,19 @@ def test_the_cache_key_changes_with_whatever_can_change_a_plan() -> None:
     assert Partitioner.of(ByteTraffic(prices="pytorch"), ORTools()).uuid() == by_name.uuid()
 
 
-@pytest.mark.parametrize("make", [Roofline, lambda path: Profile(ceilings=path)])
-def test_the_cache_key_changes_with_what_an_estimator_reads(make: Any, tmp_path: Path) -> None:
-    device = find_device("a100")
+@pytest.mark.parametrize(
+    ("model", "figure"),
+    [
+        (lambda path: MemoryBudget(estimator=Roofline(path)), "launch_ns"),
+        (lambda path: MemoryBudget(estimator=Profile(ceilings=path)), "launch_ns"),
+        (lambda path: MemoryBudget(offload=path), "host_bytes_per_s"),
+    ],
+)
+def test_the_cache_key_changes_with_what_is_read_of_a_device(model: Any, figure: str, tmp_path: Path) -> None:
     keys: list[str] = []
-    for launch_ns in (1000, 2000, 1000):
-        dataclasses.replace(device, launch_ns=launch_ns).save(tmp_path / "device.json")
-        keys.append(key(MemoryBudget(estimator=make(tmp_path / "device.json"))))
-    assert keys[0] == keys[2] != keys[1]
-
-
-def test_the_cache_key_changes_with_the_device_that_offloads(tmp_path: Path) -> None:
-    device = find_device("a100")
-    keys: list[str] = []
-    for host_bytes_per_s in (1e9, 2e9, 1e9):
-        dataclasses.replace(device, host_bytes_per_s=host_bytes_per_s).save(tmp_path / "device.json")
-        keys.append(key(MemoryBudget(offload=tmp_path / "device.json")))
+    for value in (1000, 2000, 1000):
+        replace(find_device("a100"), **{figure: value}).save(tmp_path / "device.json")
+        keys.append(key(model(tmp_path / "device.json")))
     assert keys[0] == keys[2] != keys[1]
 
 

@@ -162,7 +162,7 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     assert set(map(traffic, theirs)) <= set(map(traffic, found))
 
 
-def test_plans_are_checked_first() -> None:
+def test_plans_and_devices_are_checked_first() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(case("pointwise chain")()))
     scheduled = Scheduled(graph)
@@ -171,6 +171,8 @@ def test_plans_are_checked_first() -> None:
         scheduled.kernels(Plan(plan.saved[1:], plan.recomputed))
     with pytest.raises(InvalidPlan, match="made for another graph"):
         scheduled.kernels(plan.for_graph(remat.capture(*_with_args(case("dropout")()))))
+    with pytest.raises(UnknownName, match="no device is named 'gpu9'"):
+        Scheduled(graph, device="gpu9")
 
 
 def test_a_model_is_refused_as_a_graph_is() -> None:
@@ -180,13 +182,6 @@ def test_a_model_is_refused_as_a_graph_is() -> None:
         inductor_kernels(model, *args, plans=Plan((), ()))
     with pytest.raises(CaptureError, match="found no joint graph"):
         inductor_kernels(model.requires_grad_(False), *args, plans=Plan((), ()))
-
-
-def test_devices_are_checked() -> None:
-    torch.manual_seed(0)
-    graph = remat.capture(*_with_args(case("pointwise chain")()))
-    with pytest.raises(UnknownName, match="no device is named 'gpu9'"):
-        Scheduled(graph, device="gpu9")
 
 
 @pytest.mark.parametrize("given", [None, "x", 3])

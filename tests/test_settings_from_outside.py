@@ -61,18 +61,19 @@ def test_wrong_settings_are_refused_by_name() -> None:
         backend(graph_module, [], options={"remat.cost_model": "no-such-model"})
 
 
+def report(**kwargs: Any) -> Report:
+    """What a step by `remat.compile` was planned by."""
+    torch.compiler.reset()
+    step = remat.compile(Model(), codegen=False, **kwargs)
+    step(torch.randn(64, WIDTH)).sum().backward()
+    return step.report()
+
+
 def test_a_call_that_asks_for_nothing_takes_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMAT_COST_MODEL", "memory-budget:budget=0.2")
-
-    def cost_model(**kwargs: Any) -> str:
-        torch.compiler.reset()
-        step = remat.compile(Model(), codegen=False, **kwargs)
-        step(torch.randn(64, WIDTH)).sum().backward()
-        return step.report().graphs[0].cost_model
-
-    assert cost_model() == "MemoryBudget(budget=0.2)"
-    assert cost_model(cost_model="byte-traffic") == "byte-traffic"
-    assert "MemoryBudget" not in cost_model(solver="networkx")
+    assert report().graphs[0].cost_model == "MemoryBudget(budget=0.2)"
+    assert report(cost_model="byte-traffic").graphs[0].cost_model == "byte-traffic"
+    assert "MemoryBudget" not in report(solver="networkx").graphs[0].cost_model
 
 
 def test_either_word_about_errors_in_a_call_comes_before_the_environment(
@@ -82,13 +83,6 @@ def test_either_word_about_errors_in_a_call_comes_before_the_environment(
     remat.Plan((), (), ("of another graph",)).save(file)
     monkeypatch.setenv("REMAT_PLAN", str(file))
     monkeypatch.setenv("REMAT_ON_ERROR", "fallback")
-
-    def report(**kwargs: Any) -> Report:
-        torch.compiler.reset()
-        step = remat.compile(Model(), codegen=False, **kwargs)
-        step(torch.randn(64, WIDTH)).sum().backward()
-        return step.report()
-
     with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner"):
         assert report().graphs == ()
     for on_error in ("raise", "fallback"):
