@@ -109,33 +109,27 @@ def test_a_far_use_of_an_input_is_not_a_far_use_of_a_value() -> None:
     assert problem.cannot_recompute.reason(problem.index["far"]) is None
 
 
-def test_random_numbers_are_not_drawn_twice_for_the_backward_pass_alone() -> None:
+@pytest.mark.parametrize(
+    ("op", "fact", "reason"), [("rand_like", {"random": True}, "random"), ("mm", {"compute_bound": True}, None)]
+)
+def test_of_what_the_backward_pass_alone_needs_only_draws_are_banned(
+    op: str, fact: dict[str, bool], reason: str | None
+) -> None:
+    """A product that only the backward pass needs is computed once in any case: not *re*computed."""
     g = GraphBuilder()
     x = g.input("x")
     g.output(g.op("sin", x))
-    noise = g.op("rand_like", x, name="noise", random=True)
-    graph = needed_by_backward(g, noise, g.op("exp", noise))
-    assert graph.region[graph.index["noise"]] == Region.EITHER
+    either = g.op(op, x, name="either", **fact)
+    graph = needed_by_backward(g, either, g.op("exp", either))
+    assert graph.region[graph.index["either"]] == Region.EITHER
     problem = ByteTraffic().pose(graph)
-    assert problem.cannot_recompute.reason(problem.index["noise"]) == "random"
+    assert problem.cannot_recompute.reason(problem.index["either"]) == reason
 
 
 def test_modes() -> None:
     assert [rule.name for rule in ByteTraffic().active_rules] == list(RULES)
     assert [rule.name for rule in ByteTraffic(mode="aggressive").active_rules] == ["random", "compute_bound"]
     assert not ByteTraffic(mode="aggressive", rules={"random": False, "compute_bound": False}).active_rules
-
-
-def test_rules_speak_only_of_the_forward_region() -> None:
-    """A product that only the backward pass needs is computed once in any case: not *re*computed."""
-    g = GraphBuilder()
-    x = g.input("x")
-    g.output(g.op("sin", x))
-    either = g.op("mm", x, name="either", compute_bound=True)
-    graph = needed_by_backward(g, either)
-    assert graph.region[graph.index["either"]] == Region.EITHER
-    problem = ByteTraffic().pose(graph)
-    assert problem.cannot_recompute.reason(problem.index["either"]) is None
 
 
 def test_views_are_never_banned() -> None:
