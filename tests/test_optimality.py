@@ -100,14 +100,9 @@ def test_every_way_of_the_search_ends_with_the_optimum(solver: CPSAT, problem: P
 
 
 @each(EXACT)
-def test_a_network_without_arcs(solver: Solver) -> None:
-    """Two free saves, both needed: no arc is left to break ties on."""
-    problem = Problem.of([0, 0], needed=[0, 1], recompute_cost=[1, 1])
-    assert solve(problem, solver).objective == 0
-
-
-@each(EXACT)
 def test_nothing_to_decide(solver: Solver) -> None:
     assert solve(Problem.of([]), solver).objective == 0
     assert solve(Problem.of([5], recompute_cost=[3]), solver).objective == 0
     assert solve(Problem.of([5], recompute_cost=[3], needed=[0]), solver).objective == 3
+    # Two free saves, both needed: no arc is left to break ties on.
+    assert solve(Problem.of([0, 0], needed=[0, 1], recompute_cost=[1, 1]), solver).objective == 0
