@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,22 +131,28 @@ def test_what_was_planned_does_not_change_what_torch_looks_for() -> None:
     assert len(partitioner.log.report().graphs) == 1
 
 
-def new_to_the_cache() -> tuple[Tensor, Tensor]:
-    """Arguments of a size that no run before has had in the cache; products of them are no kernels to compile."""
-    rows = 8 + time.time_ns() // 10**6 % 100_000
-    return torch.ones(rows, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's cache, in which no run has put anything yet."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+
+def products() -> tuple[Tensor, Tensor]:
+    """Two factors: of products alone, no kernel has to be compiled."""
+    return torch.ones(8, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
 
 
 def plainly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return function(x)
 
 
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize(
     ("compiled", "called"),
     [(remat.compile, partial(checkpoint, use_reentrant=False)), (partial(torch_compile, backend="remat"), plainly)],
 )
 def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called: Any) -> None:
-    x, weight = new_to_the_cache()
+    x, weight = products()
 
     def region(x: Tensor) -> Tensor:
         return x @ weight @ weight
@@ -171,9 +176,10 @@ def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called
     assert max(map(len, str(reports[1]).splitlines())) <= 80
 
 
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("settings", ["byte-traffic", "memory-budget:budget=0.5"])
 def test_a_step_of_somebody_elses_backend_from_torchs_cache_is_reported(settings: str) -> None:
-    x, weight = new_to_the_cache()
+    x, weight = products()
 
     def model(x: Tensor) -> Tensor:
         return x @ weight @ weight
