@@ -198,9 +198,8 @@ def test_equal_values_of_equal_layers_have_one_colour() -> None:
     for name in ("up", "tanh", "act", "down", "slope", "dup", "dw"):
         assert len({colour[f"{name}{i}"] for i in range(2, 7)}) == 1
     assert len({colour[name] for name in ("up4", "tanh4", "act4", "down4", "x4", "slope4", "dup4")}) == 7
-    assert len(set(equivalence_classes(graph, len(graph)).tolist())) == len(
-        graph
-    )  # as far as the ends, nothing is equal
+    # As far as the ends, nothing is equal.
+    assert len(set(equivalence_classes(graph, len(graph)).tolist())) == len(graph)
 
 
 @pytest.mark.parametrize("layers", [6, 9, 20])
