@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from remat import Graph, GraphBuilder
+from remat.predict.time import DeviceProfile
+
+SLOW_LINK = DeviceProfile(
+    "toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0
+)
+"""A byte takes a nanosecond to read or write, and ten to copy to the host."""
 
 
 def cosines(size: int = 4 * 2**20) -> Graph:
@@ -58,4 +64,15 @@ def chain(length: int) -> Graph:
     for value in reversed([*forward[:-1]]):
         back = g.op("mul", back, g.op("sin", value))
     g.gradient(back)
+    return g.build()
+
+
+def library_calls() -> Graph:
+    """x -> a -> b -> the loss, with calls of libraries alone; the backward pass reads b, then a."""
+    g = GraphBuilder()
+    a = g.op("mm", g.input("x", bytes=100), name="a", bytes=100, compute_bound=True)
+    b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
+    g.output(g.op("sum", b, name="loss", bytes=4, fusible=False))
+    db = g.op("mm", g.tangent("dloss", bytes=4), b, name="db", bytes=100, compute_bound=True)
+    g.gradient(g.op("mm", db, a, name="da", bytes=100, compute_bound=True))
     return g.build()

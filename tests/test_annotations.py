@@ -28,19 +28,6 @@ class Autocast(nn.Module):
             return self.down(self.up(x).relu()).float()
 
 
-def saved_copies(graph: remat.Graph) -> list[str]:
-    """The values made from one parameter alone that the optimal plan saves."""
-    copies = remat.recompute_parameter_copies(graph).must_recompute
-    plan = remat.solve(ByteTraffic().pose(graph)).plan
-    return [name for name in plan.saved if copies[graph.index[name]]]
-
-
-def test_autocast_saves_copies_of_weights_unless_they_are_marked() -> None:
-    graph = remat.capture(Autocast(), torch.randn(8, 64))
-    assert saved_copies(graph)
-    assert not saved_copies(remat.recompute_parameter_copies(graph))
-
-
 def test_a_compiled_autocast_step_keeps_no_copy_of_a_weight() -> None:
     torch.manual_seed(0)
     model, x = Autocast(), torch.randn(8, 64)
@@ -66,20 +53,6 @@ def test_a_marked_copy_may_be_in_both_graphs_even_if_it_is_a_collective(monkeypa
     model, x = Autocast(), torch.randn(8, 64)
     step = remat.compile(model, recompute_parameter_copies=True, codegen=False)
     torch.testing.assert_close(step(x), model(x), rtol=2e-2, atol=2e-2)
-
-
-def test_a_gathered_parameter_is_gathered_again() -> None:
-    g = GraphBuilder()
-    x, w = g.input("x", bytes=8), g.input("w", bytes=8, parameter=True)
-    gathered = g.op("all_gather_into_tensor", w, name="gathered", bytes=64, cannot_recompute="a collective")
-    whole = g.op("wait_tensor", gathered, name="whole", cannot_recompute="a collective")
-    g.output(g.op("mm", x, whole, compute_bound=True, bytes=8))
-    g.gradient(g.op("mm", g.tangent("t", bytes=8), whole, compute_bound=True, name="grad"))
-    graph = g.build()
-    plain = remat.solve(ByteTraffic().pose(graph)).plan
-    marked = remat.solve(ByteTraffic().pose(remat.recompute_parameter_copies(graph))).plan
-    assert plain.saved == ("whole",)
-    assert (marked.saved, marked.recomputed) == (("w",), ("gathered", "whole"))
 
 
 def policy(decision: CheckpointPolicy, _: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:

@@ -89,8 +89,8 @@ FEW = ["small-dropout-mlp", "qei-8", "qehvi-8", "vgg16", "small-lstm-cells", "sm
 
 
 @pytest.mark.parametrize("name", deep_except(FEW, [entry.name for entry in CORPUS.entries]))
-def test_schema_and_checker_on_every_instance(name: str) -> None:
-    """Ten random plans, and ten corrupted ones; of instances that are drawn there are more above."""
+def test_schema_and_peak_of_every_instance(name: str) -> None:
+    """Real graphs have what drawn ones lack; of random plans, and of corrupted ones, there are more above."""
     graph = CORPUS.graph(name)
     problem = RecomputeTime().pose(graph)
     budgets = [Budget("saved", "saved", int(problem.save_bytes.sum()) // 3), Budget("peak-0.5", "peak", 0)]
@@ -98,26 +98,13 @@ def test_schema_and_checker_on_every_instance(name: str) -> None:
     document = json.loads(json.dumps(document))
     INSTANCE.validate(document)
     instance, simulator = check.Instance(document, ""), Simulator(graph)
-    limited = problem.priced(
-        save_cost=problem.save_cost,
-        recompute_cost=problem.recompute_cost,
-        cannot_save=problem.cannot_save,
-        cannot_recompute=problem.cannot_recompute,
-        budget_bytes=budgets[0].bytes,
-    )
     random = np.random.default_rng(len(problem))
-    stuck, free = problem.cannot_recompute.mask, ~problem.cannot_save.mask
-    for turn in range(10):
-        share = random.choice([0, 0.02, 0.3, 0.9, 1])
-        choice = Choice.from_saved(problem, ((random.random(len(problem)) < share) & free) | stuck)
-        assert_agree(limited, instance, choice)
-        if turn % 5 == 0:  # the simulations take longest
-            found = check.check(instance, {"budget": "none", "saved": np.flatnonzero(choice.saved).tolist()})
-            assert found.peak == simulator.peak(graph.for_all_values(choice.saved))
-        saved, recomputed = choice.saved.copy(), choice.recomputed.copy()
-        for mask in (saved, recomputed):
-            mask[random.integers(len(problem), size=int(random.integers(0, 3)))] ^= True
-        assert_agree(limited, instance, Choice(saved, recomputed))
+    for share in (0.02, 0.3):
+        wanted = (random.random(len(problem)) < share) & ~problem.cannot_save.mask | problem.cannot_recompute.mask
+        choice = Choice.from_saved(problem, wanted)
+        assert_agree(problem, instance, choice)
+        found = check.check(instance, {"budget": "none", "saved": np.flatnonzero(choice.saved).tolist()})
+        assert found.peak == simulator.peak(graph.for_all_values(choice.saved))
 
 
 def write(folder: Path, name: str, document: dict[str, Any]) -> Path:
@@ -195,6 +182,7 @@ def test_what_may_be_left_out(tmp_path: Path) -> None:
         ({"recomputd": [2]}, "an answer has no 'recomputd'; it has budget, saved, recomputed"),
         ({"seconds": "long"}, "\"seconds\" must hold whole numbers from 0 to 4611686018427387903, got 'long'"),
         ({"date": "soon"}, '"date" must be such as "2026-01-31", got \'soon\''),
+        ({"date": "2026-02-30"}, "got '2026-02-30'"),
         ({"solver": 7}, '"solver" must be a line of text, got 7'),
         ({"solver": "a\nchain saved: feasible"}, '"solver" must be a line of text, got'),
         ({"date": "2026-1-31"}, '"date" must be such as "2026-01-31"'),
@@ -207,13 +195,9 @@ def test_what_is_no_answer_is_refused(tmp_path: Path, changed: dict[str, Any], m
     code, said = run(instance, solution)
     assert code == 2
     assert message in said
-    if changed.keys() != {"budget"} and changed != {"saved": [3]}:  # of these the schema knows too little
+    # Of these the schema knows too little.
+    if changed.keys() != {"budget"} and changed not in ({"saved": [3]}, {"date": "2026-02-30"}):
         assert not SOLUTION.is_valid(json.loads(solution.read_text())) or changed == {"saved": [1.0]}
-
-
-def test_a_day_that_is_none_is_refused(tmp_path: Path) -> None:
-    code, said = run(*solved(tmp_path, date="2026-02-30"))
-    assert (code, said) == (2, 'error: "date" must be such as "2026-01-31", got \'2026-02-30\'\n')
 
 
 @pytest.mark.parametrize(

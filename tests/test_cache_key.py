@@ -1,10 +1,10 @@
-"""What can change a plan changes torch's cache key, however deep in the settings it lies; nothing else does."""
+"""What can change a plan changes torch's cache key, however deep it lies; with the same settings the cache hits."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
+import json
 import os
 import subprocess
 import sys
@@ -46,22 +46,19 @@ def test_the_cache_key_changes_with_whatever_can_change_a_plan() -> None:
     assert Partitioner.of(ByteTraffic(prices="pytorch"), ORTools()).uuid() == by_name.uuid()
 
 
-@pytest.mark.parametrize("make", [Roofline, lambda path: Profile(ceilings=path)])
-def test_the_cache_key_changes_with_what_an_estimator_reads(make: Any, tmp_path: Path) -> None:
-    device = find_device("a100")
+@pytest.mark.parametrize(
+    ("model", "figure"),
+    [
+        (lambda path: MemoryBudget(estimator=Roofline(path)), "launch_ns"),
+        (lambda path: MemoryBudget(estimator=Profile(ceilings=path)), "launch_ns"),
+        (lambda path: MemoryBudget(offload=path), "host_bytes_per_s"),
+    ],
+)
+def test_the_cache_key_changes_with_what_is_read_of_a_device(model: Any, figure: str, tmp_path: Path) -> None:
     keys: list[str] = []
-    for launch_ns in (1000, 2000, 1000):
-        dataclasses.replace(device, launch_ns=launch_ns).save(tmp_path / "device.json")
-        keys.append(key(MemoryBudget(estimator=make(tmp_path / "device.json"))))
-    assert keys[0] == keys[2] != keys[1]
-
-
-def test_the_cache_key_changes_with_the_device_that_offloads(tmp_path: Path) -> None:
-    device = find_device("a100")
-    keys: list[str] = []
-    for host_bytes_per_s in (1e9, 2e9, 1e9):
-        dataclasses.replace(device, host_bytes_per_s=host_bytes_per_s).save(tmp_path / "device.json")
-        keys.append(key(MemoryBudget(offload=tmp_path / "device.json")))
+    for value in (1000, 2000, 1000):
+        replace(find_device("a100"), **{figure: value}).save(tmp_path / "device.json")
+        keys.append(key(model(tmp_path / "device.json")))
     assert keys[0] == keys[2] != keys[1]
 
 
@@ -185,24 +182,59 @@ def test_a_field_that_repr_hides_or_shortens_counts() -> None:
     assert key(Timed(table=long)) == key(Timed(table=long.copy()))
 
 
-SAME = """
+PROGRAM = """
+import json, sys
+import torch
+import remat
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
 from remat.predict.time import Roofline
 from remat.pytorch import Partitioner
 from remat.pytorch.run.cache_key import key_of
-print(Partitioner.of(MemoryBudget(0.5) + (RecomputeTime(Roofline("h200")) + RecomputeTime()), "lagrangian").uuid())
-print(Partitioner.of(ByteTraffic(rules={"random": False, "not_fusible": True})).uuid())
-print(Partitioner.of(ByteTraffic()).uuid())
-print(key_of(frozenset({"random", "not_fusible", "view"})))
-print(Partitioner.of().uuid())
+from torch._dynamo.utils import counters
+
+keys = [
+    Partitioner.of(MemoryBudget(0.5) + (RecomputeTime(Roofline("h200")) + RecomputeTime()), "lagrangian").uuid(),
+    Partitioner.of(ByteTraffic(rules={"random": False, "not_fusible": True})).uuid(),
+    Partitioner.of(ByteTraffic()).uuid(),
+    key_of(frozenset({"random", "not_fusible", "view"})),
+    Partitioner.of().uuid(),
+]
+torch.manual_seed(0)
+# Products alone: no kernel has to be compiled.
+model = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.Linear(8, 8, bias=False))
+called = []
+original = Partitioner._plan
+Partitioner._plan = lambda self, *given: called.append(1) or original(self, *given)
+found = []
+for settings in sys.argv[1:]:
+    mode, solver = settings.split()
+    torch.compiler.reset()
+    counters.clear()
+    called.clear()
+    remat.compile(model, cost_model=ByteTraffic(mode=mode), solver=solver)(torch.randn(4, 8)).sum().backward()
+    hits = counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
+    found.append({"hits": hits, "plans": len(called)})
+print(json.dumps([[str(key) for key in keys], found]))
 """
+SETTINGS = ("conservative ortools", "aggressive ortools", "conservative scipy")
 
 
-def test_the_cache_key_is_the_same_in_another_process() -> None:
+def test_keys_and_hits_are_the_same_in_another_process_and_other_settings_never_hit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where Python hashes text otherwise."""
-    environment = os.environ | {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
-    other = subprocess.run([sys.executable, "-c", SAME], capture_output=True, text=True, check=True, env=environment)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(Partitioner, "_plan", Partitioner._plan)  # which the program replaces
+    monkeypatch.setattr(sys, "argv", ["", SETTINGS[0]])
     with contextlib.redirect_stdout(io.StringIO()) as here:
-        exec(SAME, {})
-    assert other.stdout == here.getvalue()
-    assert len(here.getvalue().splitlines()) == 5
+        exec(PROGRAM, {})
+    keys, first = json.loads(here.getvalue())
+    assert first == [{"hits": 0, "plans": 1}]
+    monkeypatch.setenv("PYTHONHASHSEED", "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1")
+    other = subprocess.run([sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, check=True)
+    same_keys, (again, *others) = json.loads(other.stdout.splitlines()[-1])
+    assert same_keys == keys
+    assert len(keys) == 5
+    assert again["hits"] >= 1
+    assert again["plans"] == 0, "answered from the cache, without solving"
+    assert [other["plans"] for other in others] == [1, 1]

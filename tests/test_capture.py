@@ -362,13 +362,6 @@ def test_calls_of_a_nested_region_share_no_memory() -> None:
         remat.choose(outer, MemoryBudget(0.5, of=of))  # type: ignore[arg-type]  # there is a plan
 
 
-def test_a_captured_graph_survives_its_file(tmp_path: object) -> None:
-    graph = remat.capture(*_flat(zoo.gpt2(layers=1)))
-    path = f"{tmp_path}/graph.json.gz"
-    graph.save(path)
-    assert Graph.load(path) == graph
-
-
 def test_a_capture_that_found_nothing_spoils_no_later_one() -> None:
     """Dynamo remembers code in which it found nothing, and never looks there again."""
     with pytest.raises(CaptureError, match="Dynamo traced nothing of LSTM"):

@@ -112,12 +112,6 @@ def test_an_illegal_plan_is_rejected(saved: str, recomputed: str, message: str) 
         certify(CHAIN, replace(honest()[0], plan=plan))
 
 
-def test_a_plan_over_budget_is_rejected() -> None:
-    tight = replace(CHAIN, budget_bytes=2)
-    with pytest.raises(InvalidPlan, match="saves 3 bytes, but the budget is 2"):
-        check_plan(tight, BEST)
-
-
 def test_every_broken_rule_is_named() -> None:
     with pytest.raises(InvalidPlan, match=r"(?s)neither saved nor recomputed: 'c'.*cannot be saved .*: 'b'"):
         check_plan(CHAIN, Plan(("b",), ()))
@@ -142,14 +136,6 @@ def test_a_long_list_of_values_is_shortened() -> None:
         (BEST, 5, TerminationReason.LIMIT, None, CertificateRejected, "claims LIMIT, yet returns a plan"),
         (None, None, TerminationReason.OPTIMAL, 5, CertificateRejected, "claims OPTIMAL without a plan"),
         (None, None, TerminationReason.FEASIBLE, 5, CertificateRejected, "claims FEASIBLE without a plan"),
-        (
-            None,
-            None,
-            TerminationReason.INFEASIBLE,
-            None,
-            CertificateRejected,
-            "claims INFEASIBLE, but no rule stands in the way",
-        ),
     ],
 )
 def test_a_false_claim_is_rejected(
@@ -430,13 +416,10 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
-def test_only_exact_types_prove_anything(forge: Any) -> None:
+def test_only_exact_types_prove_anything_and_nothing_else_gets_past_solve(forge: Any) -> None:
     with pytest.raises((CertificateRejected, InvalidPlan)):
         certify(CHAIN, forge())
 
-
-@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
-def test_no_solver_gets_such_an_answer_past_solve(forge: Any) -> None:
     class Forger(Exhaustive):
         def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
             return forge()

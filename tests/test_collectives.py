@@ -110,6 +110,5 @@ def test_gradients_are_those_of_the_model_whether_or_not_it_gathers_again(checkp
         return torch.autograd.grad(step(x).sum(), model.weight)[0]
 
     step = remat.compile(model, recompute_parameter_copies=again, codegen=False)
-    torch.testing.assert_close(
-        gradient(step), gradient(model), rtol=2**-8, atol=1e-3
-    )  # one rounding of bfloat16: kernels differ from CPU to CPU
+    # One rounding of bfloat16: kernels differ from CPU to CPU.
+    torch.testing.assert_close(gradient(step), gradient(model), rtol=2**-8, atol=1e-3)

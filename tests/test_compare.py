@@ -18,7 +18,6 @@ from remat import GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.answer.option_text import label, option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_costmodel, solver_names
-from remat.errors import UnknownName
 from remat.plugin import Feature
 from remat.predict.time.roofline import Roofline
 from remat.views.comparison import Comparison
@@ -101,11 +100,6 @@ def test_an_infeasible_problem_is_a_row_with_the_conflict() -> None:
     frame = remat.compare({"ok": cosines(), "impossible": impossible()}, solvers="ortools")
     assert list(frame["termination"]) == ["optimal", "infeasible"]
     assert "cannot be recomputed (random)" in frame["error"][1]
-
-
-def test_unknown_names_propagate() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'ortools'"):
-        remat.compare(cosines(), solvers=["ortool"])
 
 
 def test_the_time_limit_reaches_only_solvers_that_take_one() -> None:

@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -139,13 +138,6 @@ class SavesNothing(Solver):
         return dataclasses.replace(honest, plan=Plan((), honest.plan.recomputed if honest.plan else ()))
 
 
-def test_a_plan_that_fails_its_check_never_runs() -> None:
-    step = remat.compile(torch.tanh, cost_model="byte-traffic", solver=SavesNothing())
-    complaint = r"the plan is not legal:\n  recomputed from a value that is not available: .tanh."
-    with pytest.raises(Exception, match=complaint):
-        step(torch.randn(4, requires_grad=True))
-
-
 def test_a_model_that_needs_no_gradient_compiles_as_usual() -> None:
     x = torch.randn(4)
     torch.testing.assert_close(remat.compile(torch.sin)(x), x.sin())
@@ -212,44 +204,6 @@ def test_the_backward_reads_the_old_value_of_an_overwritten_buffer_from_a_copy(
     torch.testing.assert_close([gradients(step, model, x), gradients(step, model, x), model.scale], expected)
 
 
-def solved(model: nn.Module, x: Tensor, mode: str) -> Plan:
-    graph = remat.capture(model, x)
-    return remat.solve(ByteTraffic(mode=mode).pose(graph)).plan  # type: ignore[arg-type]
-
-
-def test_a_plan_is_replayed_from_its_file(tmp_path: Path) -> None:
-    model, x = Mlp(), torch.randn(16, 32)
-    plans = {mode: solved(model, x, mode) for mode in ("conservative", "aggressive")}
-    kept = {}
-    for mode, plan in plans.items():
-        plan.save(tmp_path / "plan.json")
-        torch.compiler.reset()
-        step = remat.compile(model, plan=Plan.load(tmp_path / "plan.json"), codegen=False)
-        torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
-        kept[mode] = saved_activations(step, model, x)[1].bytes
-    assert kept["aggressive"] < kept["conservative"]
-
-
-def test_of_several_plans_each_graph_takes_its_own() -> None:
-    model, x = Mlp(), torch.randn(16, 32)
-    step = remat.compile(model, plan=[solved(Mlp(), torch.randn(2, 32), "aggressive"), solved(model, x, "aggressive")])
-    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
-
-
-def test_a_plan_for_another_graph_is_refused_with_the_difference() -> None:
-    model = Mlp()
-    step = remat.compile(model, plan=solved(model, torch.randn(16, 32), "aggressive"))
-    difference = r"made for another graph \(\d+ lines differ; - then, \+ now\):\n  -.*\[16, 32\](.|\n)*another size"
-    with pytest.raises(Exception, match=difference):
-        step(torch.randn(8, 32))
-
-
-def test_an_illegal_plan_is_refused_even_if_no_graph_is_noted() -> None:
-    step = remat.compile(Mlp(), plan=Plan(("primals_1",), ()))
-    with pytest.raises(Exception, match="the plan is not legal"):
-        step(torch.randn(8, 32))
-
-
 def writes_into_a_view(x: Tensor) -> Tensor:
     y = x.clone()
     v = y[1:3]
@@ -279,11 +233,7 @@ TIGHT = "memory-budget:budget=1KB,of=peak"
 @pytest.mark.parametrize(
     ("compiled", "kind", "said"),
     [
-        (
-            partial(remat.compile, solver=SavesNothing()),
-            remat.InvalidPlan,
-            f"{WRONG}: the plan is not legal",
-        ),
+        (partial(remat.compile, solver=SavesNothing()), remat.InvalidPlan, f"{WRONG}: the plan is not legal"),
         (
             partial(remat.compile, solver=SavesNothing(), codegen=False),
             remat.InvalidPlan,
@@ -363,7 +313,7 @@ def test_a_fallback_holds_for_whatever_goes_wrong_before_a_plan_runs(
 def test_a_fallback_is_never_silent_because_it_was_cached() -> None:
     partitioner = Partitioner.of(on_error="fallback")
     assert partitioner.uuid() != partitioner.uuid()
-    model, x = Mlp(), torch.randn(8, 32)
+    model, x = nn.Linear(8, 8, bias=False), torch.randn(4, 8)  # a product: no kernel has to be compiled
     for _ in range(2):
         torch.compiler.reset()
         step = remat.compile(model, solver=SavesNothing(), on_error="fallback")
@@ -385,7 +335,7 @@ def test_on_error_is_one_of_two_words() -> None:
         remat.compile(torch.sin, on_error="ignore")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("codegen", [False, True])
+@pytest.mark.parametrize("codegen", [False, pytest.param(True, marks=deep)])
 def test_a_second_shape_after_the_first(codegen: bool) -> None:
     model = Mlp()
     step = remat.compile(model, cost_model=ByteTraffic(mode="aggressive"), codegen=codegen)

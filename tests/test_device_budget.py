@@ -46,12 +46,7 @@ def train(step: Any, *args: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "dropout MLP",
-        pytest.param("EvoNorm", marks=deep),
-        pytest.param("HF Llama", marks=deep),
-    ],
+    "name", ["dropout MLP", pytest.param("EvoNorm", marks=deep), pytest.param("HF Llama", marks=deep)]
 )
 def test_training_with_adamw_stays_within_the_budget(name: str) -> None:
     """Halfway between PyTorch's plan and the least that is found, and at that; by the trace of torch's allocator."""

@@ -26,11 +26,7 @@ def solved(graph: remat.Graph, mode: str) -> remat.Plan:
 
 @pytest.mark.parametrize(
     "model",
-    [
-        "GPT, attention written out",
-        pytest.param("MLP-Mixer", marks=deep),
-        pytest.param("LSTM cells", marks=deep),
-    ],
+    ["GPT, attention written out", pytest.param("MLP-Mixer", marks=deep), pytest.param("LSTM cells", marks=deep)],
 )
 def test_the_peak_is_the_one_that_a_gpu_had(model: str) -> None:
     """An H100, with torch 2.11; the first of the plans is left out, as cuBLAS allocated what it keeps in its step."""

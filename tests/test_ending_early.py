@@ -142,10 +142,7 @@ def test_a_command_says_that_it_prints_the_best_so_far(command: str, tmp_path: P
     assert answer(command, *line)["termination"]["limit"] == "time"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["solve", "compare", "frontier", "refine", "forecast"],
-)
+@pytest.mark.parametrize("command", ["solve", "compare", "frontier", "refine", "forecast"])
 def test_what_may_take_long_has_a_time_limit(command: str) -> None:
     assert "--time-limit" in run(command, "--help").stdout
 

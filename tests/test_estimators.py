@@ -170,18 +170,14 @@ def test_flops_are_the_graph_s(g: GraphBuilder) -> None:
 
 def test_prices_that_could_wrap_are_refused(g: GraphBuilder) -> None:
     g.op("mm", "x", "w", bytes=200, compute_bound=True, flops=2**62, name="huge")
-    for estimator in (Flops(), Roofline(TOY)):
-        with pytest.raises(InvalidGraph, match=r"must add up to less than 2\*\*62, got about 4\.6"):
-            estimator.recompute_cost(g.build())
-
-
-def test_flops_of_elements_that_could_wrap_are_refused(g: GraphBuilder) -> None:
+    graphs = {r"must add up to less than 2\*\*62, got about 4\.6": g.build()}
     g.op("sort", "mm", bytes=0, fusible=False)
-    for name in ("first", "second"):
-        g.op("getitem", "sort", bytes=50, fusible=False, name=name, flops=2**62)
-    for estimator in (Flops(), Roofline(TOY)):
-        with pytest.raises(InvalidGraph, match=r"Graph\.flops must add up to less than 2\*\*62, got about 9\.2"):
-            estimator.recompute_cost(g.build())
+    g.op("getitem", "sort", bytes=50, fusible=False, name="element", flops=2**62)
+    graphs[r"Graph\.flops must add up to less than 2\*\*62, got about 9\.2"] = g.build()
+    for message, graph in graphs.items():
+        for estimator in (Flops(), Roofline(TOY)):
+            with pytest.raises(InvalidGraph, match=message):
+                estimator.recompute_cost(graph)
 
 
 def test_flops_past_what_a_double_holds_stay_exact(g: GraphBuilder) -> None:
@@ -221,10 +217,6 @@ def test_measured_estimates_conform(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_shrinking")
 def test_what_does_not_conform_is_named() -> None:
-    class Negative(Flops):
-        def recompute_cost(self, graph: Graph) -> Any:
-            return super().recompute_cost(graph) - 1
-
     class Inputs(Flops):
         def recompute_cost(self, graph: Graph) -> Any:
             return super().recompute_cost(graph) + graph.input
@@ -233,10 +225,6 @@ def test_what_does_not_conform_is_named() -> None:
         def recompute_cost(self, graph: Graph) -> Any:
             free = graph.input | graph.view | (graph.region == Region.TANGENTS)
             return np.where(free, 0, [len(name) for name in graph.names])
-
-    class Fractions(Flops):
-        def recompute_cost(self, graph: Graph) -> Any:
-            return super().recompute_cost(graph) / 2
 
     class Elements(Flops):
         def recompute_cost(self, graph: Graph) -> Any:
@@ -254,10 +242,8 @@ def test_what_does_not_conform_is_named() -> None:
         (Elements, r"must be 0 for inputs, views, elements and .*, but prices \['first', 'second'\]"),
         (Wraps, r"an array of \d+ integers, none negative, got -\d+ among them"),
         (NoText, r"NoText\(\)\.data\(\) must be a text, got None"),
-        (Negative, "none negative, got -1 among them"),
         (Inputs, "must be 0 for inputs, views, elements and the tangents' closure, but prices"),
         (Names, "looks at names or storage ids"),
-        (Fractions, "integers, none negative, got float64 of shape"),
     ):
         with pytest.raises(AssertionError, match=message):
             check_estimator(broken(), max_examples=30)
@@ -274,25 +260,10 @@ def convolutions() -> Graph:
     return remat.capture(*conv_net())
 
 
-@pytest.mark.parametrize("name", ["flops", "roofline"])
-def test_captured_models_get_whole_prices(name: str, transformer: Graph, convolutions: Graph) -> None:
-    for graph in (transformer, convolutions):
-        cost = remat.plugin.find_estimator(name).recompute_cost(graph)
-        assert cost.dtype == np.int64
-        assert (cost >= 0).all()
-        free = (
-            graph.input
-            | graph.view
-            | (graph.region == Region.TANGENTS)
-            | np.array(["getitem" in op for op in graph.ops])
-        )
-        assert not cost[free].any()
-        assert (cost[graph.compute_bound & ~free] > 0).all()
-
-
 def test_on_a_transformer_products_are_the_price_of_recomputing(transformer: Graph) -> None:
     cost, product = Roofline().recompute_cost(transformer), transformer.compute_bound
     pointwise = transformer.fusible & (cost > 0)
+    assert (cost[product & ~transformer.in_tangents] > 0).all()
     assert cost[product & (cost > 0)].min() > cost[pointwise].max()
 
 
@@ -330,37 +301,6 @@ def test_estimators_go_by_name() -> None:
 )
 def test_options_follow_a_name(text: str, expected: Estimator) -> None:
     assert remat.plugin.find_estimator(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("roofline:devise=h200", "roofline has no option 'devise'; did you mean 'device'. There are: device"),
-        ("roofline:h200", "expected KEY=VALUE, got 'h200'"),
-        ("flops:device=h200", "flops has no option 'device'. There are: none"),
-    ],
-)
-def test_a_bad_option_of_a_name_is_one_clear_error(text: str, message: str) -> None:
-    with pytest.raises(InvalidOption, match=message):
-        remat.plugin.find_estimator(text)
-
-
-def test_every_estimator_in_the_folder_is_registered_under_its_name() -> None:
-    import remat.predict.time
-
-    public = [getattr(remat.predict.time, name) for name in remat.predict.time.__all__]
-    ours = [one for one in public if isinstance(one, type) and issubclass(one, Estimator)]
-    assert len(ours) == 3
-    assert {type(remat.plugin.find_estimator(one.name)) for one in ours} == set(ours)
-
-
-def test_an_estimator_of_one_s_own_registers() -> None:
-    mine = type("Mine", (Flops,), {"name": "mine"})
-    remat.plugin.register(mine)
-    try:
-        assert type(remat.plugin.find_estimator("mine")) is mine
-    finally:
-        remat.plugin.unregister("mine")
 
 
 # Profile: what is timed is counted, so that no test depends on how long anything takes.
@@ -436,14 +376,6 @@ def test_what_cannot_be_timed_falls_back_and_says_so(op: str, message: str, time
         cost = profile(tmp_path).recompute_cost(graph)
     assert np.array_equal(cost, Roofline("cpu").recompute_cost(graph))
     assert not timed
-
-
-def test_a_graph_of_an_older_file_is_refused_clearly(convolutions: Graph, timed: list[int], tmp_path: Path) -> None:
-    older = replace(convolutions, arguments=())
-    with pytest.warns(UserWarning, match=r"aten\.convolution\.default \(.*no arguments recorded: capture it again"):
-        cost = profile(tmp_path).recompute_cost(older)
-    product = older.index["convolution"]
-    assert cost[product] == Roofline("cpu").recompute_cost(older)[product]
 
 
 def test_one_warning_names_every_operator(tmp_path: Path) -> None:
@@ -530,7 +462,6 @@ def test_indices_are_valid_and_spread_over_the_table(
     [
         ("{", r"times\.json: not JSON, or truncated .*delete it to measure anew"),
         ('{"format": "remat.graph"}', "not a file of timings of this version"),
-        ("[]", "not a file of timings of this version"),
         (
             '{"format": "remat.timings", "version": 1, "device": "abacus", "ns": {}}',
             "holds times of 'abacus', but this",

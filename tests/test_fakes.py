@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from depth import deep
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
@@ -28,11 +29,11 @@ def mlp() -> nn.Module:
     [
         lambda: workloads.perceptron(dropout=0.1),
         lambda: workloads.resnet(blocks=(1,), width=8, batch=2),
-        lambda: workloads.recurrent(steps=3),
         lambda: workloads.gpt_small(layers=1, fused=True),
-        workloads.bert,
+        pytest.param(lambda: workloads.recurrent(steps=3), marks=deep),
+        pytest.param(workloads.bert, marks=deep),
     ],
-    ids=["dropout", "buffers", "recurrent", "fused attention", "expanded argument"],
+    ids=["dropout", "buffers", "fused attention", "recurrent", "expanded argument"],
 )
 def test_fake_and_real_tensors_have_one_graph(make: Callable[[], workloads.Sample]) -> None:
     torch.manual_seed(0)

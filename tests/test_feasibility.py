@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from depth import drawn
-from helpers import BUDGET, SOLVERS, each, every_plan
+from helpers import BUDGET, each, every_plan
 from hypothesis import given
 
 from remat import Infeasible, Problem, Solution, TerminationReason, solve
@@ -61,17 +61,9 @@ def test_the_path_is_told_node_by_node_before_any_solver_is_called() -> None:
     )
 
 
-@each(SOLVERS)
-def test_the_explanation_is_the_same_from_every_solver(solver: Solver) -> None:
-    with pytest.raises(Infeasible, match="no plan can make 'scaled' available"):
-        solve(LOST, solver)
-
-
-@each(SOLVERS)
 @pytest.mark.parametrize("relaxed", [1, 2, 3])
-def test_lifting_any_ban_on_the_path_helps(solver: Solver, relaxed: int) -> None:
-    solution = solve(replace(LOST, cannot_save=LOST.cannot_save.without(np.arange(len(LOST)) == relaxed)), solver)
-    assert solution.is_optimal
+def test_lifting_any_ban_on_the_path_helps(relaxed: int) -> None:
+    check_feasible(replace(LOST, cannot_save=LOST.cannot_save.without(np.arange(len(LOST)) == relaxed)))
 
 
 @drawn(75)
@@ -99,12 +91,6 @@ def test_a_budget_that_nothing_fits(solver: Solver) -> None:
         None,
         TerminationReason.INFEASIBLE,
     )
-
-
-@each(BUDGET)
-def test_a_budget_that_just_fits(solver: Solver) -> None:
-    solution = solve(Problem.of([4, 7], needed=[0], cannot_recompute={0: "an input"}, budget_bytes=4), solver)
-    assert solution.objective == 4
 
 
 @drawn(75)

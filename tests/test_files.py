@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import random
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -230,6 +231,14 @@ READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = 
     "device": (find_device("h100").save, DeviceProfile.load),
     "timings": (lambda path: write_timings(path, "a device", {"aten.mm": 3, "aten.add": 5}), timings),
 }
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe\x00"])
+def test_what_is_no_file_of_ours_is_refused_with_its_path(kind: str, data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_bytes(data)
+    assert re.match(rf"{path}: (not JSON, or truncated|not a )", str(complaint(READERS[kind][1], path)))
 
 
 @deeper

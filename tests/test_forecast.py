@@ -21,7 +21,6 @@ from torch._subclasses import FakeTensorMode
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import BUDGET, MODELS, budgets_kept, errors
-from experiments.models.hugging_face import NextToken
 from experiments.report.result_table import RESULTS
 from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
@@ -191,27 +190,6 @@ def test_the_results_say_how_far_forecasts_are_off() -> None:
         assert np.median(off) < 0.03
         assert off.max() < 0.1
         assert f"| {off.max():.1%} (" in stated
-
-
-@deep
-def test_layers_of_a_llama_of_70b_parameters_take_no_memory() -> None:
-    """Two layers of eighty, of fake tensors."""
-    transformers = pytest.importorskip("transformers")
-    layers, width, wide, words = 2, 8192, 28_672, 128_256
-    sizes = {"hidden_size": width, "intermediate_size": wide, "vocab_size": words, "num_hidden_layers": layers}
-    config = transformers.LlamaConfig(**sizes, num_attention_heads=64, num_key_value_heads=8)
-    with FakeTensorMode():
-        decoder = transformers.AutoModelForCausalLM
-        model = decoder.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
-        model, tokens = NextToken(model), torch.randint(1, 100, (1, 4096))
-    found = remat.forecast(model, tokens, optimizer=torch.optim.AdamW, cost_models=[MemoryBudget(0.5)])
-    layer = width * (2 * width + 2 * width // 8 + 3 * wide + 2)
-    assert found.parameter_bytes == 2 * (layers * layer + width + 2 * words * width)
-    assert found.gradient_bytes == found.parameter_bytes
-    assert 2 * found.parameter_bytes <= found.optimizer.state_bytes <= 2.001 * found.parameter_bytes
-    plain, torchs, half = found.plans
-    assert plain.saved_bytes > torchs.saved_bytes > 1.9 * half.saved_bytes
-    assert half.later_bytes < torchs.later_bytes < plain.later_bytes
 
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:

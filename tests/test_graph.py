@@ -35,14 +35,8 @@ def column(*values: int) -> np.ndarray:
     ("change", "message"),
     [
         ({"consumers": column(0, 3, 3)}, r"Graph.*cycle 'x' -> 'x'"),
-        (
-            {"producers": column(0, 3, 2), "consumers": column(1, 1, 3)},
-            "topological order.*'y'",
-        ),
-        (
-            {"producers": column(0, 1, 2), "consumers": column(1, 0, 3)},
-            "acyclic.*cycle '[xy]' -> '[xy]' ->",
-        ),
+        ({"producers": column(0, 3, 2), "consumers": column(1, 1, 3)}, "topological order.*'y'"),
+        ({"producers": column(0, 1, 2), "consumers": column(1, 0, 3)}, "acyclic.*cycle '[xy]' -> '[xy]' ->"),
         ({"producers": column(0, 1, 9)}, r"Graph use 2.*9.*3.*0 to 3"),
         ({"producers": column(0, 2, 2)}, "Graph.*once.*'dy' -> 'dx' twice"),
         ({"producers": column(0, 1)}, r"Graph.consumers.*\(2,\).*\(3,\)"),
@@ -58,14 +52,8 @@ def column(*values: int) -> np.ndarray:
         ({"ops": ("tanh",)}, r"Graph.ops.*\(4\), got 1"),
         ({"cannot_save": Bans.none(3)}, r"Graph.cannot_save.*\(4\), got 3"),
         ({"region": column(0, 0, 1, 7)}, r"Graph.region.*remat.plugin.Region.*7"),
-        (
-            {"region": column(0, 0, 1, 0)},
-            "Graph: 'dx'.*'dy'.*tangent.*region",
-        ),
-        (
-            {"region": column(2, 0, 1, 1)},
-            "Graph: 'y'.*'x'.*FORWARD",
-        ),
+        ({"region": column(0, 0, 1, 0)}, "Graph: 'dx'.*'dy'.*tangent.*region"),
+        ({"region": column(2, 0, 1, 1)}, "Graph: 'y'.*'x'.*FORWARD"),
         ({"input": column(1, 1, 0, 0)}, "Graph: 'y'.*'x'.*input"),
         ({"output": column(0, 1, 0, 1)}, r"Graph.region\['dx'\].*FORWARD.*output"),
         ({"input": column(1, 0, 1, 0)}, r"Graph.region\['dy'\].*TANGENTS.*input"),
@@ -133,10 +121,7 @@ def test_rebuilding_a_graph_from_its_fields_gives_an_equal_graph(graph: Graph) -
         (lambda g: g.input("x"), "the name 'x' is taken; give another with name="),
         (lambda g: g.op("rand"), r"GraphBuilder.op\('rand'\): give bytes=, there is no argument"),
         (lambda g: g.op("view", view=True, bytes=4), r"GraphBuilder.op\('view'\): a view needs an argument"),
-        (
-            lambda g: (g.input("y", bytes=1.5), g.build()),
-            "Graph.bytes.*2..62.*float64",
-        ),
+        (lambda g: (g.input("y", bytes=1.5), g.build()), "Graph.bytes.*2..62.*float64"),
         (lambda g: (g.input("y", bytes=2**62), g.build()), r"Graph.bytes.*2\*\*62"),
     ],
 )

@@ -116,28 +116,8 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
         (drop("values", "view"), '"values.view".*list.*NoneType'),
         (drop("uses", "consumer"), '"uses.consumer".*list.*NoneType'),
         (put("uses", "producer", value=[0, 1, 17]), "Graph use 2.*17.*3.* 4"),
-        (put("uses", "consumer", value=[0, 3, 3]), "Graph.*cycle 'x' -> 'x'"),
-        (put("uses", "producer", value=[2, 1, 2]), "topological order.*'y'.*'dy'"),
-        (put("values", "bytes", value=[4, -1, 4, 4]), r"Graph.bytes\['y'\].*negative.*-1"),
-        (
-            put("values", "bytes", value=[4, 4.5, 4, 4]),
-            "Graph.bytes.*2..62.*float64",
-        ),
-        (
-            put("values", "bytes", value=[4, None, 4, 4]),
-            "Graph.bytes.*2..62.*object",
-        ),
-        (put("values", "bytes", value=[4, [4], 4, 4]), "Graph.bytes.*one-dimensional"),
-        (
-            put("values", "bytes", value=["4"] * 4),
-            "Graph.bytes.*2..62.*<U1",
-        ),
-        (put("values", "bytes", value=[4, 4]), r"Graph.bytes.*\(4,\).*\(2,\)"),
-        (put("values", "view", value=[0, 0, 0, 2]), "Graph.view.*true and false"),
-        (put("values", "name", value=["x", "y", "x", "z"]), "Graph.names.*unique.*'x' twice"),
-        (put("values", "op", value=["tanh"]), r"Graph.ops.*\(4\), got 1"),
-        (put("values", "region", value=[0, 0, 1, 3]), r"Graph.region.*remat.plugin.Region.*3"),
-        (put("values", "region", value=[0, 0, 1, 0]), "tangent.*region.*TANGENTS"),
+        (put("values", "bytes", value=[4, None, 4, 4]), "Graph.bytes.*2..62.*object"),
+        (put("values", "bytes", value=["4"] * 4), "Graph.bytes.*2..62.*<U1"),
         (put("values", "shape", value=[1, 2, 3, 4]), '"values.shape".*lists of integers.* 1'),
         (put("values", "shape", value=[[2], ["2"], [], []]), '"values.shape".*lists of integers.*'),
         (put("values", "shape", value=[[2], [-2, 3], [], []]), r"Graph.shapes\['y'\].*negative.*-2, 3"),
@@ -154,6 +134,7 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
 def test_each_corruption_is_one_clear_error(
     corrupt: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
 ) -> None:
+    """What a graph itself checks, from a file or not, is in `test_graph.py`: here a use of nothing stands for it."""
     document = saved(tmp_path)
     corrupt(document)
     path = tmp_path / "bad.json"
@@ -170,11 +151,7 @@ def good_bytes(folder: Path) -> bytes:
     ("damage", "message"),
     [
         (lambda data: data[:-20], r"not JSON, or truncated \("),
-        (lambda data: b"", r"not JSON, or truncated \("),
-        (lambda data: b"\xff\xfe\x00", r"not JSON, or truncated \("),
         (lambda data: data.replace(b"[4, 4, 4, 4]", b"[%s, 4, 4, 4]" % (b"9" * 10_000)), r"not JSON, or .*limit"),
-        (lambda data: b"[1, 2]", "not a graph file"),
-        (lambda data: b"null", "not a graph file"),
         (lambda data: gzip.compress(data)[:-30], "the gzip data is damaged or truncated"),
         (lambda data: gzip.compress(data)[:5], "the gzip data is damaged or truncated"),
         (lambda data: gzip.compress(data)[:-4] + b"\0\0\0\0", "the gzip data is damaged or truncated"),
@@ -188,11 +165,6 @@ def test_each_damage_is_one_clear_error(damage: Callable[[bytes], bytes], messag
         Graph.load(path)
 
 
-def test_a_missing_file_is_the_usual_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        Graph.load(tmp_path / "nothing.json")
-
-
 @FEW
 @given(problem=problems())
 def test_plan_round_trip(problem: Problem, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -200,10 +172,6 @@ def test_plan_round_trip(problem: Problem, tmp_path_factory: pytest.TempPathFact
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     plan.save(path)
     assert (Plan.load(path), Plan.load(path).digest) == (plan, plan.digest)
-
-
-def test_a_plan_s_digest_never_changes() -> None:
-    assert Plan(("a", "b"), ("c",)).digest.startswith("3aafec9ce6")
 
 
 @pytest.mark.parametrize(
@@ -228,12 +196,4 @@ def test_a_tampered_plan_is_refused(corrupt: Callable[[dict[str, Any]], None], m
     corrupt(document)
     path.write_text(json.dumps(document))
     with pytest.raises(InvalidPlan, match=f"plan.json: {message}"):
-        Plan.load(path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '"a plan"'])
-def test_what_is_no_plan_is_refused(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(text)
-    with pytest.raises(InvalidPlan, match=r"plan\.json: (not JSON, or truncated|not a plan file)"):
         Plan.load(path)

@@ -80,19 +80,14 @@ def with_value_between(problem: Problem, use: int) -> Problem:
 @FEW
 @given(data=st.data())
 def test_order(solver: Solver, data: st.DataObject) -> None:
+    """Nor does it change the plan of a flow solver, of all cheapest ones."""
     problem = drawn(data, solver)
     other = reordered(problem, data.draw(st.permutations(range(len(problem)))))
-    assert solve(problem, solver).objective == solve(other, solver).objective
-
-
-@each(FLOW)
-@FEW
-@given(data=st.data())
-def test_order_does_not_change_the_plan(solver: Solver, data: st.DataObject) -> None:
-    problem = drawn(data, solver)
-    other = reordered(problem, data.draw(st.permutations(range(len(problem)))))
-    plan, same = solve(problem, solver).plan, solve(other, solver).plan
-    assert (set(plan.saved), set(plan.recomputed)) == (set(same.saved), set(same.recomputed))
+    first, second = solve(problem, solver), solve(other, solver)
+    assert first.objective == second.objective
+    if solver in FLOW:
+        plan, same = first.plan, second.plan
+        assert (set(plan.saved), set(plan.recomputed)) == (set(same.saved), set(same.recomputed))
 
 
 @each(EXACT)

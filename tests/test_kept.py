@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,28 +131,40 @@ def test_what_was_planned_does_not_change_what_torch_looks_for() -> None:
     assert len(partitioner.log.report().graphs) == 1
 
 
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's cache, in which no run has put anything yet."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+
+def products() -> tuple[Tensor, Tensor]:
+    """Two factors: of products alone, no kernel has to be compiled."""
+    return torch.ones(8, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
+
+
 def plainly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return function(x)
 
 
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize(
     ("compiled", "called"),
     [(remat.compile, partial(checkpoint, use_reentrant=False)), (partial(torch_compile, backend="remat"), plainly)],
 )
 def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called: Any) -> None:
-    once = time.time()  # no run before has had it in the cache
+    x, weight = products()
 
     def region(x: Tensor) -> Tensor:
-        return x.sin().exp() * once
+        return x @ weight @ weight
 
     def model(x: Tensor) -> Tensor:
-        return called(region, x).sum()
+        return called(region, x)
 
     reports: list[remat.pytorch.Report] = []
     for _ in range(2):
         torch.compiler.reset()
         step = compiled(model)
-        step(torch.ones(8, requires_grad=True)).backward()
+        step(x).sum().backward()
         reports.append(step.report() if hasattr(step, "report") else remat.last_report())
     first, second = (report.graphs[-1] for report in reports)
     assert not first.from_cache
@@ -165,19 +176,20 @@ def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called
     assert max(map(len, str(reports[1]).splitlines())) <= 80
 
 
+@pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize("settings", ["byte-traffic", "memory-budget:budget=0.5"])
 def test_a_step_of_somebody_elses_backend_from_torchs_cache_is_reported(settings: str) -> None:
-    once = time.time()
+    x, weight = products()
 
     def model(x: Tensor) -> Tensor:
-        return (x.sin().exp() * once).sum()
+        return x @ weight @ weight
 
     found: list[PlannedGraph] = []
     for _ in range(2):
         torch.compiler.reset()
         with patch("remat.pytorch.run.report._recent", Log(64)):  # as in a process of its own
             step = torch_compile(model, options={"custom_partitioner_fn": Partitioner.of(settings)})
-            step(torch.ones(8, requires_grad=True)).backward()
+            step(x).sum().backward()
             found += remat.last_report().graphs
     assert [planned.from_cache for planned in found] == [False, True]
     first, second = found

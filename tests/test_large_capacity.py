@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -33,23 +34,11 @@ def exact_or_refused(problem: Problem, solver: Solver) -> None:
         assert solve(problem, "exhaustive").objective == solution.objective
 
 
-@each(CONFIGURED)
-def test_odd_prices_past_2_33(solver: Solver) -> None:
-    exact_or_refused(Problem.of([BIG + 1, BIG - 1, BIG + 3], edges=[(0, 2), (1, 2)], needed=[0, 2]), solver)
-
-
-@each(CONFIGURED)
+@pytest.mark.parametrize(("solver", "budget"), [*product(CONFIGURED, [False]), *product(BUDGET, [True])], ids=repr)
 @FEW
 @given(data=st.data(), largest=st.sampled_from([2**29, 2**31, 2**41, 2**57]))
-def test_any_prices_and_sizes(solver: Solver, data: st.DataObject, largest: int) -> None:
-    exact_or_refused(data.draw(problems(max_values=8, largest=largest)), solver)
-
-
-@each(BUDGET)
-@FEW
-@given(data=st.data(), largest=st.sampled_from([2**29, 2**31, 2**41, 2**57]))
-def test_any_prices_and_sizes_with_a_budget(solver: Solver, data: st.DataObject, largest: int) -> None:
-    exact_or_refused(data.draw(problems(max_values=8, largest=largest, budget=True)), solver)
+def test_any_prices_and_sizes(solver: Solver, budget: bool, data: st.DataObject, largest: int) -> None:
+    exact_or_refused(data.draw(problems(max_values=12, largest=largest, budget=budget)), solver)
 
 
 @each(BUDGET)

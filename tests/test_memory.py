@@ -274,39 +274,6 @@ def test_what_is_saved_lives_until_the_backward_pass_has_read_it() -> None:
     assert timeline.by_why["transient"].tolist() == [0, 0, 0, 7, 7]
 
 
-def test_recomputed_values_are_computed_right_before_their_first_use() -> None:
-    g = products(3)
-    first = g.op("mm", g.tangent("dy", bytes=30), "mm_2", name="d2", bytes=7, compute_bound=True)
-    g.gradient(g.op("mm", first, "mm_1", name="d1", bytes=5, compute_bound=True))
-    timeline = timeline_of(g.build(), "mm_2")
-    assert timeline.names[3:] == ("d2", "mm_1", "d1")
-    assert timeline.during_bytes[3:].tolist() == [30 + 20 + 7, 30 + 7 + 10, 30 + 7 + 10 + 5]
-
-
-def test_a_residual_stays_alive_past_the_branch() -> None:
-    g = GraphBuilder()
-    stem = g.op("mm", g.input("x"), name="stem", bytes=100, compute_bound=True)
-    inner = g.op("mm", stem, name="inner", bytes=40, compute_bound=True)
-    branch = g.op("mm", inner, name="branch", bytes=30, compute_bound=True)
-    g.output(g.op("mm", stem, branch, name="sum", bytes=20, compute_bound=True))
-    g.gradient(g.op("neg", g.tangent("dy"), bytes=1))
-    assert timeline_of(g.build()).during_bytes.tolist() == [100, 140, 170, 150, 21]
-
-
-def test_a_view_takes_nothing_and_keeps_its_base_alive() -> None:
-    g = GraphBuilder()
-    base = g.op("mm", g.input("x"), name="base", bytes=100, compute_bound=True)
-    view = g.op("slice", base, bytes=10, view=True)
-    other = g.op("mm", base, name="other", bytes=40, compute_bound=True)
-    g.output(g.op("mm", view, other, name="last", bytes=1, compute_bound=True))
-    g.gradient(g.op("mul", g.tangent("dy"), view, name="dx", bytes=1))
-    graph = g.build()
-    assert timeline_of(graph, "slice").during_bytes.tolist() == [100, 100, 140, 141, 102]
-    assert timeline_of(graph, "slice").saved_bytes == 100
-    # Recomputed from a base that is saved, the view costs nothing, either.
-    assert timeline_of(graph, "base").during_bytes.tolist() == [100, 100, 140, 141, 101, 102]
-
-
 def test_a_fused_chain_takes_no_memory_and_keeps_its_source_alive() -> None:
     g = GraphBuilder()
     source = g.op("mm", g.input("x"), name="source", bytes=8, compute_bound=True)
@@ -318,24 +285,6 @@ def test_a_fused_chain_takes_no_memory_and_keeps_its_source_alive() -> None:
     assert timeline.names == ("source", "square_0", "square_1", "square_2", "barrier", "cos", "last", "neg")
     # square_0 is read by a product; square_1 and square_2 live in the registers of the kernel of cos.
     assert timeline.during_bytes.tolist() == [8, 16, 8, 8, 9, 17, 11, 3]
-
-
-def test_one_kernel_writes_all_its_results_before_it_lets_go_of_its_arguments() -> None:
-    g = GraphBuilder()
-    source = g.op("mm", g.input("x"), name="source", bytes=8, compute_bound=True)
-    first = g.op("exp", source)
-    g.output(first, g.op("neg", first))
-    g.gradient(g.op("neg", g.tangent("dy"), name="dx"))
-    assert timeline_of(g.build()).during_bytes[:3].tolist() == [8, 16, 24]
-
-
-def test_outputs_are_held_by_the_caller_or_given_away() -> None:
-    g = products(1)
-    g.gradient(g.op("mul", g.tangent("dy"), "mm_1", name="dx", bytes=3))
-    graph = g.build()
-    assert timeline_of(graph, "mm_1").after_bytes.tolist() == [10, 13]
-    assert timeline_of(graph, "mm_1", holds_outputs=False).after_bytes.tolist() == [10, 3]
-    assert timeline_of(graph, holds_outputs=False).after_bytes.tolist() == [0, 10, 3]
 
 
 def test_elements_of_a_tuple_are_allocated_with_the_tuple() -> None:
@@ -478,17 +427,6 @@ def test_what_is_no_plan_of_the_graph_is_refused() -> None:
         simulator.peak(np.zeros(3, np.bool_))
     with pytest.raises(InvalidPlan, match="'mul2', which depends on a tangent"):
         simulator.timeline(np.isin(graph.names, ["mul2"]))
-
-
-def test_a_value_that_either_pass_could_compute_is_computed_where_it_is_saved_or_needed() -> None:
-    g = products(1)
-    first = g.op("mm", "x", name="first", bytes=4, compute_bound=True)
-    second = g.op("mm", first, name="second", bytes=2, compute_bound=True)
-    g.gradient(g.op("mul", g.tangent("dy"), second, name="dx", bytes=3))
-    graph = g.build()
-    assert timeline_of(graph).names == ("mm_1", "first", "second", "dx")
-    for saved, steps in (((), 1), (("first",), 2), (("second",), 3)):
-        assert timeline_of(graph, *saved).forward_steps == steps
 
 
 def test_what_is_saved_in_vain_is_not_saved() -> None:

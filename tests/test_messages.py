@@ -1,17 +1,18 @@
-"""An error names the argument, what was expected, and what came."""
+"""An error names the argument, what was expected, and what came; `Problem.priced` refuses what a constructor does."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from remat import CostModel, Problem
+from remat import Problem, solve
+from remat.answer.choice import Choice
 from remat.errors import InvalidProblem
-from remat.facts.graph import Graph
-from remat.plugin import Bans, Terms
-from remat.problem.costmodel import Sum
+from remat.plugin import Bans
 from remat.words import spoken_gap
 
 
@@ -20,14 +21,8 @@ from remat.words import spoken_gap
     [
         ({"save_cost": [4, -4]}, r"Problem.save_cost\['v1'\].*negative.*-4"),
         ({"save_cost": [1.5, 2]}, "Problem.save_cost.*2..62.*float64"),
-        (
-            {"save_cost": [math.nan, 2]},
-            "Problem.save_cost.*2..62.*float64",
-        ),
-        (
-            {"save_cost": [-math.inf, 2]},
-            "Problem.save_cost.*2..62.*float64",
-        ),
+        ({"save_cost": [math.nan, 2]}, "Problem.save_cost.*2..62.*float64"),
+        ({"save_cost": [-math.inf, 2]}, "Problem.save_cost.*2..62.*float64"),
         ({"save_cost": [1, [2]]}, "Problem.save_cost.*one-dimensional"),
         ({"recompute_cost": [1]}, r"Problem.recompute_cost.*\(2,\).*\(1,\)"),
         ({"recompute_cost": []}, r"Problem.recompute_cost.*\(2,\).*\(0,\)"),
@@ -56,24 +51,6 @@ def test_a_problem_says_what_is_wrong_with_it(arguments: dict[str, Any], message
         Problem.of(**{"save_cost": [1, 2], **arguments})
 
 
-def test_bans_of_another_length() -> None:
-    problem = Problem.of([1, 2])
-    columns = {name: getattr(problem, name) for name in problem.__dataclass_fields__}
-    with pytest.raises(InvalidProblem, match=r"Problem.cannot_save.*2.*3"):
-        Problem(**{**columns, "cannot_save": Bans.none(3)})
-
-
-def test_cost_models_of_two_units_do_not_add_up() -> None:
-    class Nothing(CostModel):
-        def terms(self, graph: Graph) -> Terms:
-            return Terms.nothing(graph)
-
-    bytes_model, time_model = (type(unit, (Nothing,), {"name": unit, "unit": unit})() for unit in ("bytes", "ns"))
-    with pytest.raises(InvalidProblem, match=r"unit.*bytes and ns"):
-        _ = bytes_model + time_model
-    assert isinstance(bytes_model + bytes_model, Sum)
-
-
 def test_a_ban_keeps_its_first_reason() -> None:
     first, second = Bans.of(3, {0: "random", 1: "a tuple"}), Bans.of(3, {1: "an input", 2: "an input"})
     assert (first | second).as_dict() == {0: "random", 1: "a tuple", 2: "an input"}
@@ -86,3 +63,40 @@ def test_a_bound_that_tells_nothing_is_called_so() -> None:
         "gap 3.1%",
         "no useful bound",
     )
+
+
+CHAIN = Problem.of([0, 0, 0], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "an input"})
+
+
+def terms(**changed: Any) -> dict[str, Any]:
+    usual = {
+        "save_cost": np.array([4, 2, 9]),
+        "recompute_cost": np.array([0, 0, 1]),
+        "cannot_save": Bans.none(3),
+        "cannot_recompute": CHAIN.cannot_recompute,
+        "budget_bytes": None,
+    }
+    return usual | changed
+
+
+def test_it_is_the_problem_that_a_constructor_would_make() -> None:
+    assert Choice(np.array([False, True, False]), np.array([False, False, True])).cost(CHAIN.priced(**terms())) == 3
+    assert solve(CHAIN.priced(**terms())).plan == solve(replace(CHAIN, **terms())).plan
+    assert solve(CHAIN).objective == 0  # and the old one is as it was
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"save_cost": np.array([4, -2, 9])}, r"save_cost\['v1'\] must be a non-negative integer, got -2"),
+        ({"recompute_cost": np.array([0.5, 0, 0])}, "recompute_cost must hold whole numbers"),
+        ({"save_cost": np.array([4, 2])}, r"save_cost must be of shape \(3,\)"),
+        ({"save_cost": np.array([2**61, 2**61, 0])}, "add up to less than"),
+        ({"cannot_save": Bans.none(2)}, "cannot_save must have length 3, got 2"),
+        ({"budget_bytes": -1}, "budget_bytes must be a non-negative integer or None, got -1"),
+    ],
+)
+def test_what_a_constructor_refuses_is_refused(changed: dict[str, Any], message: str) -> None:
+    for make in (lambda: CHAIN.priced(**terms(**changed)), lambda: replace(CHAIN, **terms(**changed))):
+        with pytest.raises(InvalidProblem, match=message):
+            make()

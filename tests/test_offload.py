@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from depth import drawn
-from helpers import EXACT, FLOW, each, largest_price, most_values
+from helpers import EXACT
 from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodels import MemoryBudget
 from remat import Choice, Corpus, Infeasible, InvalidPlan, Plan, Problem, UnsupportedProblem, check_plan, refine, solve
@@ -20,7 +19,7 @@ from remat.errors import InvalidProblem
 from remat.improve.joint_budget import split, union_problem
 from remat.improve.peak_search import fit_peak
 from remat.improve.subproblem import Subproblem
-from remat.plugin import Bans, Feature, Offload, Solver
+from remat.plugin import Bans, Feature, Offload
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.testing import problems
@@ -43,37 +42,12 @@ def test_every_solver_of_this_package_takes_the_third_choice() -> None:
     assert TAKES == EXACT
 
 
-@each(TAKES)
-@drawn(150)
-@given(data=st.data())
-def test_agrees_with_enumeration(solver: Solver, data: st.DataObject) -> None:
-    most = min(most_values(solver, 7), 7)
-    problem = data.draw(problems(max_values=most, offload=True, largest=largest_price(solver, 3 * most)))
-    assert solve(problem, "exhaustive").objective == solve(problem, solver).objective
-
-
-@each(WITHIN)
-@drawn(150)
-@given(data=st.data())
-def test_agrees_with_enumeration_within_a_budget(solver: Solver, data: st.DataObject) -> None:
-    problem = data.draw(problems(max_values=7, budget=True, offload=True, largest=largest_price(solver, 21)))
-    assert solve(problem, "exhaustive").objective == solve(problem, solver).objective
-
-
 @drawn(50)
 @given(problems(min_values=12, max_values=40, offload=True, largest=2**20))
 def test_a_minimum_cut_costs_what_the_integer_program_does(problem: Problem) -> None:
     solution = solve(problem, flow_solver())
     assert solution.is_proven
     assert solve(problem, "pulp").objective == solution.objective
-
-
-@each(FLOW)
-@drawn(100)
-@given(data=st.data())
-def test_every_flow_solver_finds_the_same_plan(solver: Solver, data: st.DataObject) -> None:
-    problem = data.draw(problems(max_values=12, offload=True, largest=largest_price(solver, 36)))
-    assert solve(problem, "networkx").plan == solve(problem, solver).plan
 
 
 @drawn(100)
@@ -99,20 +73,6 @@ def test_the_hull_lies_below_every_plan_and_its_corners_are_plans(problem: Probl
         for budget in range(edge.left.saved_bytes, edge.right.saved_bytes, 1 + edge.right.saved_bytes // 10):
             best = solve(replace(problem, budget_bytes=budget), "exhaustive").objective
             assert edge.bound(budget) <= best
-
-
-@pytest.mark.parametrize(
-    ("budget", "saved", "offloaded", "cost"),
-    [(16, ("y", "z"), (), 0), (8, ("y", "z"), ("y",), 5), (0, ("y",), ("y",), 14)],
-)
-def test_what_no_longer_fits_goes_where_it_costs_least(
-    budget: int, saved: tuple[str, ...], offloaded: tuple[str, ...], cost: int
-) -> None:
-    """With all of the device; with room for one, where offloading y is cheaper than z or recomputing; with none."""
-    problem = chain(names=("x", "y", "z"), budget_bytes=budget)
-    for solver in (*WITHIN, "portfolio"):
-        solution = solve(problem, solver)
-        assert (solution.plan.saved, solution.plan.offloaded, solution.objective) == (saved, offloaded, cost)
 
 
 def test_a_plan_with_offloaded_values_travels(tmp_path: Path) -> None:
@@ -199,10 +159,7 @@ def test_several_graphs_share_a_budget_and_a_host() -> None:
     choice = Choice(*np.array([[True] * 6, [False] * 6, [False, True, True, False, False, True]]))
     assert [
         mine.offloaded.tolist() for _, mine in split([Subproblem(GRAPH, host, 2), Subproblem(GRAPH, host)], choice)
-    ] == [
-        [False, True, True],
-        [False, False, True],
-    ]
+    ] == [[False, True, True], [False, False, True]]
 
 
 def test_a_solver_says_what_it_does_not_take() -> None:

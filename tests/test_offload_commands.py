@@ -84,18 +84,6 @@ def test_a_solution_says_what_is_on_the_host(files: tuple[Path, Path]) -> None:
     assert " on the host" in printed
 
 
-def test_a_budget_of_the_peak_takes_no_host(files: tuple[Path, Path]) -> None:
-    file, _ = files
-    model = "memory-budget:budget=0.5,of=peak,offload=h100,estimator=roofline:device=h100"
-    assert 'offload is for of="saved": what is offloaded, got of=' in run("solve", file, "-m", model, code=2).stderr
-
-
-def test_a_device_without_a_host_is_refused(files: tuple[Path, Path]) -> None:
-    file, _ = files
-    model = "memory-budget:estimator=roofline:device=h100,offload=cpu"
-    assert "no link to a host" in run("solve", file, "-m", model, code=2).stderr
-
-
 @pytest.fixture(scope="module")
 def curve() -> Frontier:
     return frontier(cosines(), estimator="roofline:device=h100", offload="h100")
@@ -127,8 +115,11 @@ def test_a_solver_that_is_named_solves_a_frontier_with_a_host(files: tuple[Path,
     assert "no solver is named 'dinic'" in run(*said, "dinic", code=2).stderr
 
 
-def test_a_plan_that_several_budgets_have_is_one_row(small_file: Path, curve: Frontier) -> None:
-    printed = run("frontier", small_file, "-e", "roofline:device=h100", "--offload", "h100").stdout.splitlines()
+def test_a_plan_that_several_budgets_have_is_one_row(
+    small_file: Path, curve: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remat.frontier", lambda *_, **__: curve)  # whose options are tried above; it takes seconds
+    printed = run("frontier", small_file).stdout.splitlines()
     several = {point.point for point in curve.points}
     assert len(several) < len(curve.points)
     assert len(printed) == 1 + len(several) + len(curve.references)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from depth import drawn
+from examples import SLOW_LINK, library_calls
 from helpers import every_plan
 from hypothesis import given
 from hypothesis import strategies as st
+from test_compile import gradients
 
 from costmodels import ByteTraffic, MemoryBudget
 from remat import (
@@ -36,23 +38,7 @@ from remat.improve.offload_search import Delays, fit_offload
 from remat.plugin import Bans
 from remat.predict.offloading import OffloadTimeline, StepClock, offload_timeline
 from remat.predict.offloading.offload_timeline import Simulated
-from remat.predict.time import DeviceProfile
 from remat.testing import graphs
-
-TOY = DeviceProfile("toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0)
-"""A byte takes a nanosecond to read or write, and ten to copy."""
-
-
-def two_calls() -> Graph:
-    """x -> a -> b -> the loss, with calls of libraries alone; the backward pass reads b, then a."""
-    g = GraphBuilder()
-    x = g.input("x", bytes=100)
-    a = g.op("mm", x, name="a", bytes=100, compute_bound=True)
-    b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
-    g.output(g.op("sum", b, name="loss", bytes=4, fusible=False))
-    db = g.op("mm", g.tangent("dloss", bytes=4), b, name="db", bytes=100, compute_bound=True)
-    g.gradient(g.op("mm", db, a, name="da", bytes=100, compute_bound=True))
-    return g.build()
 
 
 def check_consistent(line: OffloadTimeline, clock: StepClock) -> None:
@@ -88,16 +74,16 @@ def uses(graph: Graph) -> tuple[list[int], list[int]]:
 
 def test_a_timeline_by_hand() -> None:
     """Each matrix product reads and writes: a 200 ns (and 1,000 until it has run), b as long, the sum 104 ns."""
-    graph = two_calls()
-    plain = offload_timeline(graph, Plan(("a", "b"), ()), TOY)
+    graph = library_calls()
+    plain = offload_timeline(graph, Plan(("a", "b"), ()), SLOW_LINK)
     assert (plain.forward_ns, plain.exposed_ns, plain.recomputed_ns) == (3504, 0, 0)
     assert plain.ns == 3504 + 1204 + 1300
-    away = offload_timeline(graph, Plan(("a", "b"), (), offloaded=("a",)), TOY)
+    away = offload_timeline(graph, Plan(("a", "b"), (), offloaded=("a",)), SLOW_LINK)
     assert away.out.start_ns.tolist() == [1200]  # written; 100 bytes take 1,000 ns, and 50
     assert away.out.end_ns.tolist() == [2250]
     assert away.back.end_ns.tolist() == [3504 + 1204]  # as late as delays nothing
     assert (away.exposed_ns, away.hidden_ns, away.saved_bytes, away.host_bytes) == (0, 2100, 100, 100)
-    both = offload_timeline(graph, Plan(("a", "b"), (), offloaded=("a", "b")), TOY)
+    both = offload_timeline(graph, Plan(("a", "b"), (), offloaded=("a", "b")), SLOW_LINK)
     assert both.out.start_ns.tolist() == [1200, 2400]
     assert both.forward_ns == 3504  # 2400 + 1050 is earlier
     assert both.back.end_ns.tolist() == [3504 + 1050, 3504 + 1050 + 1204]
@@ -108,16 +94,16 @@ def test_a_timeline_by_hand() -> None:
 
 def test_a_short_prefetch_distance_exposes_more() -> None:
     plan = Plan(("a", "b"), (), offloaded=("a",))
-    assert offload_timeline(two_calls(), plan, TOY, prefetch_ns=1204).exposed_ns == 0
-    assert offload_timeline(two_calls(), plan, TOY, prefetch_ns=0).exposed_ns == 1050
+    assert offload_timeline(library_calls(), plan, SLOW_LINK, prefetch_ns=1204).exposed_ns == 0
+    assert offload_timeline(library_calls(), plan, SLOW_LINK, prefetch_ns=0).exposed_ns == 1050
     with pytest.raises(
         InvalidOption, match="prefetch_ns must be a whole number of nanoseconds from 0 on, or None, got -1"
     ):
-        offload_timeline(two_calls(), plan, TOY, prefetch_ns=-1)
+        offload_timeline(library_calls(), plan, SLOW_LINK, prefetch_ns=-1)
 
 
 def test_a_device_without_a_host_is_refused() -> None:
-    graph = two_calls()
+    graph = library_calls()
     for ask in (
         lambda: offload_timeline(graph, Plan(("a", "b"), ()), "cpu"),
         lambda: frontier(graph, offload="cpu"),
@@ -145,8 +131,8 @@ def test_budgets_that_cannot_offload_are_refused(said: dict[str, object], messag
 @drawn(60)
 @given(graphs(max_values=10), st.data())
 def test_timelines_are_consistent_and_no_shorter_than_what_the_bound_counts(graph: Graph, data: st.DataObject) -> None:
-    clock = StepClock.of(graph, TOY)
-    problem = MemoryBudget(0.0, offload=TOY).pose(graph)
+    clock = StepClock.of(graph, SLOW_LINK)
+    problem = MemoryBudget(0.0, offload=SLOW_LINK).pose(graph)
     choice = data.draw(st.sampled_from(legal(problem)))
     may = choice.saved & ~problem.offload.banned.mask  # type: ignore[union-attr]
     flags = data.draw(st.lists(st.booleans(), min_size=len(problem), max_size=len(problem)))
@@ -174,7 +160,7 @@ def priced_with_constants(draw: st.DrawFn) -> tuple[Graph, Problem]:
     ops = tuple("get_attr" if constant[v] else op for v, op in enumerate(graph.ops))
     free = ~graph.must_recompute & ~graph.cannot_save.mask
     graph = replace(graph, ops=ops, input=graph.input & ~constant, must_save=graph.must_save | (constant & kept & free))
-    problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
+    problem = MemoryBudget(0.0, estimator="roofline", offload=SLOW_LINK).pose(graph)
     if draw(st.booleans()):
         prices = st.lists(st.integers(0, 3000), min_size=len(problem), max_size=len(problem))
         problem = replace(problem, recompute_cost=draw(prices))
@@ -193,18 +179,18 @@ def reads_a_constant(**told: bool) -> Graph:
 
 def test_a_constant_that_must_be_saved_is_not_copied() -> None:
     graph = reads_a_constant(must_save=True)
-    problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
+    problem = MemoryBudget(0.0, estimator="roofline", offload=SLOW_LINK).pose(graph)
     anything = replace(problem, offload=replace(problem.offload, banned=Bans.none(len(problem))))
-    found = fit_offload(anything, StepClock.of(graph, TOY))
+    found = fit_offload(anything, StepClock.of(graph, SLOW_LINK))
     assert (found.plan.saved, found.plan.offloaded) == (("c", "x"), ())
     check_plan(problem, found.plan)
 
 
 def test_a_price_on_having_a_constant_again_adds_nothing() -> None:
     graph = reads_a_constant()
-    problem = MemoryBudget(0.0, estimator="roofline", offload=TOY).pose(graph)
+    problem = MemoryBudget(0.0, estimator="roofline", offload=SLOW_LINK).pose(graph)
     priced = replace(problem, recompute_cost=problem.recompute_cost + 1000)
-    found = fit_offload(priced, StepClock.of(graph, TOY))
+    found = fit_offload(priced, StepClock.of(graph, SLOW_LINK))
     assert found.objective == found.bound == priced.recompute_cost[problem.index["a"]]
 
 
@@ -212,7 +198,7 @@ def test_a_price_on_having_a_constant_again_adds_nothing() -> None:
 @given(priced_with_constants(), st.integers(0, 40))
 def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: int) -> None:
     graph, problem = posed
-    clock = StepClock.of(graph, TOY)
+    clock = StepClock.of(graph, SLOW_LINK)
     problem = replace(problem, budget_bytes=budget)
     host = problem.offload
     least = None
@@ -283,16 +269,16 @@ def test_a_frontier_prices_its_own_plans_as_they_were_found(curve: Frontier) -> 
 
 @pytest.mark.parametrize("link", [{"host_bytes_per_s": 1e-30}, {"host_latency_ns": 1e299}])
 def test_copies_that_take_longer_than_can_be_counted_are_refused(link: dict[str, float]) -> None:
-    slow = replace(TOY, **link)
+    slow = replace(SLOW_LINK, **link)
     with pytest.raises(InvalidGraph, match=r"copies between toy and its host: the prices .* less than 2\*\*62"):
-        choose(two_calls(), MemoryBudget(0.5, offload=slow))
+        choose(library_calls(), MemoryBudget(0.5, offload=slow))
     with pytest.raises(InvalidGraph, match="copies between toy and its host"):
-        offload_timeline(two_calls(), Plan(("a", "b"), ()), slow)
+        offload_timeline(library_calls(), Plan(("a", "b"), ()), slow)
 
 
 def test_the_search_says_what_it_takes() -> None:
-    graph = two_calls()
-    clock = StepClock.of(graph, TOY)
+    graph = library_calls()
+    clock = StepClock.of(graph, SLOW_LINK)
     for model in (MemoryBudget(0.5), ByteTraffic()):
         with pytest.raises(UnsupportedProblem, match=r"takes problems with Problem\.offload"):
             fit_offload(model.pose(graph), clock)
@@ -306,14 +292,9 @@ def test_a_budget_with_a_host_runs(copy_stream: bool) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(4)))
     x = torch.randn(256, 64)
-    model(x).sum().backward()
-    expected = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-    model.zero_grad()
-    fast = replace(TOY, host_bytes_per_s=1e15, host_latency_ns=0)  # nothing hides copies there
+    fast = replace(SLOW_LINK, host_bytes_per_s=1e15, host_latency_ns=0)  # nothing hides copies there
     step = compile(model, cost_model=MemoryBudget("64KiB", offload=fast), codegen=False, copy_stream=copy_stream)
-    step(x).sum().backward()
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
+    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
     (row,) = step.report().as_frame().to_dict("records")
     assert row["offloaded_bytes"] > 0
     assert (row["chosen_by"] == "offload-search") == copy_stream

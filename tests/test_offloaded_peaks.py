@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from depth import deep, drawn
+from examples import SLOW_LINK, library_calls
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Dice, DiceWithHost, SaveOnHost, all_on_host
@@ -31,7 +32,6 @@ from remat.predict.memory.order import Order
 from remat.predict.memory.storages import StorageFacts
 from remat.predict.offloading import StepClock
 from remat.predict.offloading.offload_timeline import Simulated
-from remat.predict.time import DeviceProfile
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import triton_code
 from remat.pytorch.seam import offload_operators
@@ -94,19 +94,8 @@ def test_the_peak_is_in_the_report() -> None:
     assert timeline(planned.graph, planned.plan).at_forward_end < timeline(planned.graph, on_device).at_forward_end
 
 
-def three_calls() -> Graph:
-    """x -> a -> b -> the loss, by calls of libraries; the backward pass reads b, then a."""
-    g = GraphBuilder()
-    a = g.op("mm", g.input("x", bytes=100), name="a", bytes=100, compute_bound=True)
-    b = g.op("mm", a, name="b", bytes=100, compute_bound=True)
-    g.output(g.op("sum", b, name="loss", bytes=4, fusible=False))
-    db = g.op("mm", g.tangent("dloss", bytes=4), b, name="db", bytes=100, compute_bound=True)
-    g.gradient(g.op("mm", db, a, name="da", bytes=100, compute_bound=True))
-    return g.build()
-
-
 def test_by_hand() -> None:
-    graph = three_calls()
+    graph = library_calls()
     plain, away = (timeline(graph, Plan(("a", "b"), (), offloaded=names)) for names in ((), ("a",)))
     assert plain.during_bytes.tolist() == [100, 200, 204, 304, 304]
     assert away.during_bytes.tolist() == [100, 200, 104, 204, 304]  # b has read a; db does not; da does
@@ -144,7 +133,7 @@ def test_the_code_for_an_h100_copies_back_in_the_order_that_is_predicted() -> No
 
 
 def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
-    graph = three_calls()
+    graph = library_calls()
     at = graph.index
     hosted = np.isin(graph.names, ["a", "b"])
     forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
@@ -157,7 +146,7 @@ def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
 
 
 def test_beside_the_kernels_a_copy_ends_where_the_next_begins() -> None:
-    graph = three_calls()
+    graph = library_calls()
     at = graph.index
     a, b = at["a"], at["b"]
     hosted = np.isin(graph.names, ["a", "b"])
@@ -248,12 +237,9 @@ def drawn_choice(graph: Graph, seed: int) -> tuple[BoolArray, BoolArray]:
     return saved, saved & may
 
 
-TOY = DeviceProfile("toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0)
-
-
 def test_value_by_value_there_is_no_stream_of_copies() -> None:
     """It would be left out, and the peak too small."""
-    graph, plan = three_calls(), Plan(("a", "b"), (), offloaded=("a", "b"))
+    graph, plan = library_calls(), Plan(("a", "b"), (), offloaded=("a", "b"))
     with pytest.raises(InvalidOption, match=r"copy_stream=True is for predicted kernels, .* name a device"):
         timeline(graph, plan, copy_stream=True)
     assert timeline(graph, plan, device="h100", copy_stream=True).peak_bytes
@@ -269,7 +255,7 @@ def test_what_is_returned_and_read_by_nothing_is_on_the_device_once() -> None:
     graph = g.build()
     saved = np.isin(graph.names, ["a"])
     assert Simulator(graph).timeline(saved, saved).during_bytes.tolist() == [4, 5]
-    beside = Simulated.of(StepClock.of(graph, TOY), saved, saved).timeline
+    beside = Simulated.of(StepClock.of(graph, SLOW_LINK), saved, saved).timeline
     assert beside.device_bytes.tolist() == [4, 5]
     assert beside.saved_bytes == 0
 
@@ -281,7 +267,7 @@ def test_offloading_takes_bytes_off_the_device_and_adds_none(graph: Graph, seed:
     saved, offloaded = drawn_choice(graph, seed)
     simulator = Simulator(graph)
     plain, away = simulator.timeline(saved), simulator.timeline(saved, offloaded)
-    beside = Simulated.of(StepClock.of(graph, TOY), saved, offloaded).timeline
+    beside = Simulated.of(StepClock.of(graph, SLOW_LINK), saved, offloaded).timeline
     assert (away.during_bytes <= beside.device_bytes).all()
     assert (beside.device_bytes <= plain.during_bytes).all()
     hosted = offloaded & Order.of(StorageFacts.of(graph), saved).saved

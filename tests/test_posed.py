@@ -249,18 +249,6 @@ def test_solvers_of_integer_programs_see_that_nothing_fits(backend: Any, tmp_pat
     assert backend(tmp_path / "tight.mps") is None
 
 
-@each_backend
-def test_they_find_the_optimum_of_a_real_graph(backend: Any, tmp_path: Path) -> None:
-    problem = MemoryBudget(0.5).pose(Corpus.open().graph("small-mlp-mixer"))
-    write_mps(problem, tmp_path / "mixer.mps")
-    prices = {"s": problem.save_cost.tolist(), "r": problem.recompute_cost.tolist()}
-    found = backend(tmp_path / "mixer.mps")
-    assert (
-        sum(prices[name[0]][int(name[1:])] * round(value) for name, value in found.items())
-        == solve(problem, "cpsat").objective
-    )
-
-
 def flow_of(path: Path, n: int) -> tuple[int, dict[str, Any]]:
     """The least cost by a maximum flow of NetworkX over a DIMACS file, and the answer that its cut means."""
     graph: Any = networkx.DiGraph()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,7 +112,7 @@ def lines_of(graph: Path | str, folder: Path, value: str) -> dict[str, list[list
             [graph, "--html", f"{out}.html", "--budgets", 0],
         ],
         "inspect": [
-            ["picture", graph, "-o", f"{out}.svg", "--plan", plan, "--around", value],
+            ["picture", graph, "-o", f"{out}.svg", "--plan", plan, "--around", value, "--hops", 1],
             ["timeline", graph, "--plan", plan, "-o", f"{out}.svg"],
             ["traffic", graph, "--plan", plan],
             ["traffic", graph, "--plan", plan, "--device", "h100"],
@@ -152,10 +151,3 @@ def test_commands_on_models_print_for_people_and_json(name: str, tmp_path: Path,
     for command, arguments in lines.items():
         assert run(command, *arguments).stdout
         assert answer(command, *arguments)
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_the_corpus_is_listed_shown_and_copied(name: str, tmp_path: Path) -> None:
-    for arguments in (["list"], ["show", name], ["get", name, "-o", tmp_path / "graph.json.gz"]):
-        assert run("corpus", *arguments).stdout
-        assert json.dumps(answer("corpus", *arguments))

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import remat
+from experiments.models.workloads import perceptron
 from remat import Graph, GraphBuilder, Plan
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import PlanFacts
@@ -197,9 +198,8 @@ def test_equal_values_of_equal_layers_have_one_colour() -> None:
     for name in ("up", "tanh", "act", "down", "slope", "dup", "dw"):
         assert len({colour[f"{name}{i}"] for i in range(2, 7)}) == 1
     assert len({colour[name] for name in ("up4", "tanh4", "act4", "down4", "x4", "slope4", "dup4")}) == 7
-    assert len(set(equivalence_classes(graph, len(graph)).tolist())) == len(
-        graph
-    )  # as far as the ends, nothing is equal
+    # As far as the ends, nothing is equal.
+    assert len(set(equivalence_classes(graph, len(graph)).tolist())) == len(graph)
 
 
 @pytest.mark.parametrize("layers", [6, 9, 20])
@@ -438,23 +438,13 @@ def test_a_peak_is_lowered_by_simulation() -> None:
     assert found.after[0] == simulate(graph, found.plan).peak_bytes < found.before[0]
 
 
-class Perceptron(nn.Module):
-    """Layers of normalization, matrix products and GeLU around a residual, and a sum."""
-
-    def __init__(self, layers: int = 1) -> None:
-        super().__init__()
-        self.layers = layers
-        self.norm = nn.LayerNorm(32)
-        self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(self.layers):
-            x = x + self.down(nn.functional.gelu(self.up(self.norm(x)), approximate="tanh"))
-        return self.norm(x).sum()
+def captured_perceptron(layers: int) -> Graph:
+    model, args = perceptron(layers)
+    return remat.capture(model, *args)
 
 
 def test_where_calls_are_known_the_peak_is_that_of_the_compiled_step() -> None:
-    graph = remat.capture(Perceptron(2), torch.randn(16, 32))
+    graph = captured_perceptron(2)
     plan = saves_all(graph)
     found = remat.refine(graph, plan, "peak")
     assert found.before[0] == remat.timeline(graph, plan).peak_bytes != simulate(graph, plan).peak_bytes
@@ -462,7 +452,7 @@ def test_where_calls_are_known_the_peak_is_that_of_the_compiled_step() -> None:
 
 
 def test_inductor_has_the_last_word_where_it_is_asked() -> None:
-    graph = remat.capture(Perceptron(), torch.randn(16, 32))
+    graph = captured_perceptron(1)
     plan = saves_all(graph)
     found = remat.refine(graph, plan, "traffic", "inductor")
     scheduled = Scheduled(graph)

@@ -72,27 +72,25 @@ def test_the_same_files_give_the_same_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("name", "content", "says"),
     [
-        (b'{"format": "remat.plan"}', "not a graph file"),
-        (b"[]", "must have the columns"),
-        (b"[1, 2]", "must be CSV or JSON"),
-        (b"[", "must be CSV or JSON"),
-        (b"\xff\xfe\x00", "not JSON"),
-        (b'[{"graph": "a", "objective": "many"}]', "must be CSV or JSON"),
+        ("file", b'{"format": "remat.plan"}', "not a graph file"),
+        ("file", b"[]", "must have the columns"),
+        ("file", b"[1, 2]", "must be CSV or JSON"),
+        ("file", b"[", "must be CSV or JSON"),
+        ("file", b"\xff\xfe\x00", "not JSON"),
+        ("file", b'[{"graph": "a", "objective": "many"}]', "must be CSV or JSON"),
+        ("rows.csv", b"", "must be CSV or JSON"),
+        ("rows.csv", b"graph,solver\na,b,c\n", "must have the columns"),
+        ("rows.csv", b"graph,values\na,many\n", "must be CSV or JSON"),
     ],
 )
-def test_what_is_neither_a_graph_nor_a_comparison_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
-    (tmp_path / "file").write_bytes(content)
+def test_what_is_neither_a_graph_nor_a_comparison_is_refused(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(RematError, match=re.escape(says)):
-        Page.of([tmp_path / "file"])
-
-
-@pytest.mark.parametrize("content", [b"", b"graph,solver\na,b,c\n", b"x,y\n1,2\n", b"graph,values\na,many\n"])
-def test_a_table_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "rows.csv").write_bytes(content)
-    with pytest.raises(RematError, match=r"must (be CSV or JSON|have the columns)"):
-        Page.of([tmp_path / "rows.csv"])
+        Page.of([tmp_path / name])
 
 
 def test_a_page_of_nothing_is_refused() -> None:
@@ -103,9 +101,7 @@ def test_a_page_of_nothing_is_refused() -> None:
 def evil_page(folder: Path) -> Page:
     replace(chain(4), meta={"model": EVIL, EVIL: EVIL}).save(folder / "<script>alert(2)<b>.json")
     return Page.of(
-        [folder / "<script>alert(2)<b>.json", compared(folder / "runs.json", graph=EVIL)],
-        title=EVIL,
-        refine=0,
+        [folder / "<script>alert(2)<b>.json", compared(folder / "runs.json", graph=EVIL)], title=EVIL, refine=0
     )
 
 

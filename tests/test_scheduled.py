@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ def test_a_part_of_a_graph_has_the_kernels_of_the_whole() -> None:
     assert set(map(traffic, theirs)) <= set(map(traffic, found))
 
 
-def test_plans_are_checked_first() -> None:
+def test_plans_and_devices_are_checked_first() -> None:
     torch.manual_seed(0)
     graph = remat.capture(*_with_args(case("pointwise chain")()))
     scheduled = Scheduled(graph)
@@ -171,6 +171,8 @@ def test_plans_are_checked_first() -> None:
         scheduled.kernels(Plan(plan.saved[1:], plan.recomputed))
     with pytest.raises(InvalidPlan, match="made for another graph"):
         scheduled.kernels(plan.for_graph(remat.capture(*_with_args(case("dropout")()))))
+    with pytest.raises(UnknownName, match="no device is named 'gpu9'"):
+        Scheduled(graph, device="gpu9")
 
 
 def test_a_model_is_refused_as_a_graph_is() -> None:
@@ -180,13 +182,6 @@ def test_a_model_is_refused_as_a_graph_is() -> None:
         inductor_kernels(model, *args, plans=Plan((), ()))
     with pytest.raises(CaptureError, match="found no joint graph"):
         inductor_kernels(model.requires_grad_(False), *args, plans=Plan((), ()))
-
-
-def test_devices_are_checked() -> None:
-    torch.manual_seed(0)
-    graph = remat.capture(*_with_args(case("pointwise chain")()))
-    with pytest.raises(UnknownName, match="no device is named 'gpu9'"):
-        Scheduled(graph, device="gpu9")
 
 
 @pytest.mark.parametrize("given", [None, "x", 3])
@@ -254,32 +249,23 @@ def cut_out(graph: Graph, keep: Any) -> Graph:
     def marked(text: str, original: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(text if boundary[v] else original[v] for v in chosen)
 
-    tangents = graph.in_tangents
-    storage = np.where(boundary, np.arange(len(graph)), graph.base)
-    flags = {
-        name: of(getattr(graph, name) & ~boundary)
-        for name in ("random", "view", "must_save", "must_recompute", "prefer_save", "prefer_recompute")
+    tangents, apart = graph.in_tangents, ("producers", "consumers", "fusible_uses", "cannot_save", "cannot_recompute")
+    columns = {field.name: getattr(graph, field.name) for field in fields(graph) if field.name not in (*apart, "meta")}
+    marks = ("must_save", "must_recompute", "prefer_save", "prefer_recompute")
+    inner = ("random", "view", "fusible", "compute_bound", *marks)
+    columns |= {name: columns[name] & ~boundary for name in inner}
+    columns |= {
+        "storage": np.where(boundary, np.arange(len(graph)), graph.base),
+        "input": (graph.input | boundary) & ~tangents,
+        "output": (graph.output | read) & ~boundary & ~tangents,
+        "gradient": (graph.gradient | read) & ~boundary & tangents,
     }
     return Graph(
-        names=of(graph.names),
-        ops=marked("placeholder", graph.ops),
-        dtypes=of(graph.dtypes),
-        shapes=of(graph.shapes),
-        bytes=of(graph.bytes),
-        storage=of(storage),
-        flops=of(graph.flops),
-        region=of(graph.region),
-        input=of((graph.input | boundary) & ~tangents),
-        parameter=of(graph.parameter),
-        output=of((graph.output | read) & ~boundary & ~tangents),
-        gradient=of((graph.gradient | read) & ~boundary & tangents),
-        fusible=of(graph.fusible & ~boundary),
-        compute_bound=of(graph.compute_bound & ~boundary),
+        **{name: of(column) for name, column in columns.items()}
+        | {"ops": marked("placeholder", graph.ops), "arguments": marked("", graph.arguments)},
         producers=np.array([position[int(u)] for u in graph.producers[uses]]),
         consumers=np.array([position[int(v)] for v in graph.consumers[uses]]),
         fusible_uses=graph.fusible_uses[uses],
         cannot_save=Bans.none(len(chosen)),
         cannot_recompute=Bans.none(len(chosen)),
-        arguments=marked("", graph.arguments),
-        **flags,
     )

@@ -194,29 +194,38 @@ def owner() -> Any:
     return module
 
 
+class Other(threading.Thread):
+    """A thread that exchanges the function, too, and hears what it says at the end of its block."""
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__()
+        self.owner, self.heard = owner, list[str]()
+        self.entered, self.leave = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        with thread_local_patch(self.owner, "greet", lambda: "the other's"):
+            self.entered.set()
+            assert self.leave.wait(60)
+            self.heard.append(self.owner.greet())
+
+    def ended(self) -> list[str]:
+        self.leave.set()
+        self.join()
+        return self.heard
+
+
 def test_each_thread_has_what_it_exchanged_and_the_last_one_puts_torchs_back(owner: Any) -> None:
-    entered, leave = threading.Event(), threading.Event()
-    heard: list[str] = []
-
-    def other() -> None:
-        with thread_local_patch(owner, "greet", lambda: "the other's"):
-            entered.set()
-            assert leave.wait(60)
-            heard.append(owner.greet())
-
-    thread = threading.Thread(target=other)
+    thread = Other(owner)
     with thread_local_patch(owner, "greet", lambda: "ours"):
         thread.start()
-        assert entered.wait(60)
+        assert thread.entered.wait(60)
         assert (owner.greet(), torchs_own(owner, "greet")()) == ("ours", "torch's")
         with thread_local_patch(owner, "greet", lambda: "inside"):
             assert owner.greet() == in_place(owner, "greet")() == "inside"
         assert owner.greet() == "ours"
     assert owner.greet() == "torch's"
     assert owner.greet is not greeting  # the other thread is not done
-    leave.set()
-    thread.join()
-    assert heard == ["the other's"]
+    assert thread.ended() == ["the other's"]
     assert owner.greet is greeting
 
 
@@ -347,16 +356,6 @@ def test_torchs_own_is_put_back_whenever_a_signal_comes(owner: Any) -> None:
 
 
 def test_a_thread_that_enters_while_another_one_is_interrupted_keeps_what_it_exchanged() -> None:
-    entered, leave = threading.Event(), threading.Event()
-    heard: list[str] = []
-
-    def other() -> None:
-        with thread_local_patch(owner, "greet", lambda: "the other's"):
-            entered.set()
-            assert leave.wait(60)
-            heard.append(owner.greet())
-
-    thread = threading.Thread(target=other)
 
     class Interrupting(ModuleType):
         """The other thread enters, and the signal comes, just when torch's own is put back."""
@@ -365,17 +364,16 @@ def test_a_thread_that_enters_while_another_one_is_interrupted_keeps_what_it_exc
             super().__setattr__(name, value)
             if value is greeting and thread.ident is None:
                 thread.start()
-                assert entered.wait(60)
+                assert thread.entered.wait(60)
                 super().__setattr__(name, value)  # as if the other thread had been in time
                 raise KeyboardInterrupt
 
     owner: Any = Interrupting("owner")
     vars(owner)["greet"] = greeting
+    thread = Other(owner)
     with pytest.raises(KeyboardInterrupt), thread_local_patch(owner, "greet", lambda: "ours"):
         assert owner.greet() == "ours"
-    leave.set()
-    thread.join()
-    assert heard == ["the other's"]
+    assert thread.ended() == ["the other's"]
     assert owner.greet is greeting
 
 

@@ -17,6 +17,7 @@ from helpers import SOLVERS, each
 
 import costmodels
 import remat
+import remat.predict.time as estimators
 import solvers
 from remat import (
     CostModel,
@@ -28,16 +29,9 @@ from remat import (
     Solution,
     UnsupportedProblem,
 )
-from remat.answer.registry import (
-    costmodel_class,
-    costmodel_names,
-    find_costmodel,
-    find_solver,
-    solver_class,
-    solver_names,
-)
+from remat.answer.registry import costmodel_class, find_costmodel, find_solver, solver_class, solver_names
 from remat.errors import InvalidProblem, UnknownName
-from remat.plugin import Feature, Solver
+from remat.plugin import Estimator, Solver, find_estimator
 from solvers import Exhaustive
 
 SMALL = Problem.of([3], needed=[0])
@@ -89,11 +83,6 @@ def test_an_unknown_solver_is_an_error_that_helps(name: str, message: str) -> No
         remat.solve(SMALL, name)
 
 
-def test_an_unknown_cost_model_is_an_error_that_helps() -> None:
-    with pytest.raises(UnknownName, match="no cost model is named 'byte_traffic'; did you mean 'byte-traffic'\\?"):
-        find_costmodel("byte_traffic")
-
-
 def test_a_missing_package_of_a_stranger_is_named() -> None:
     assert NeedsNonsense.missing() == ("no_such_package",)
     with pytest.raises(NotInstalled, match=r"solver 'nonsense' needs no_such_package: pip install no_such_package \("):
@@ -108,12 +97,6 @@ def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.Mon
     message = f"solver '{solver.name}' needs {package}: pip install {remedy}"
     with pytest.raises(NotInstalled, match=message):
         remat.solve(SMALL, solver)
-
-
-@each([solver for solver in SOLVERS if Feature.BUDGET not in solver.features])
-def test_a_feature_that_is_not_declared(solver: Solver) -> None:
-    with pytest.raises(UnsupportedProblem, match=f"solver '{solver.name}' does not support a byte budget"):
-        remat.solve(Problem.of([3], needed=[0], budget_bytes=3), solver)
 
 
 @each([solver for solver in SOLVERS if solver.max_values is not None])
@@ -231,15 +214,15 @@ def defined_in(package: ModuleType, base: type) -> set[type]:
     return {thing for thing in ours if issubclass(thing, base) and not isabstract(thing)}
 
 
-def test_every_solver_in_the_folder_is_registered_under_its_name() -> None:
-    found = defined_in(solvers, Solver)
-    assert len(found) >= 5
-    assert found <= {solver_class(name) for name in solver_names()}
-    assert all(solver_class(thing.name) is thing for thing in found)
-
-
-def test_every_cost_model_in_the_folder_is_registered_under_its_name() -> None:
-    found = defined_in(costmodels, CostModel)
-    assert len(found) >= 1
-    assert found <= {costmodel_class(name) for name in costmodel_names()}
-    assert all(costmodel_class(thing.name) is thing for thing in found)
+@pytest.mark.parametrize(
+    ("package", "base", "find"),
+    [
+        (solvers, Solver, solver_class),
+        (costmodels, CostModel, costmodel_class),
+        (estimators, Estimator, lambda name: type(find_estimator(name))),
+    ],
+)
+def test_every_plug_in_of_the_folder_is_registered_under_its_name(package: ModuleType, base: type, find: Any) -> None:
+    found = defined_in(package, base)
+    assert len(found) >= 3
+    assert all(find(plugin.name) is plugin for plugin in found)

@@ -437,14 +437,6 @@ def test_what_shapes_depend_on_contents_is_not_looked_into() -> None:
     assert ("addmm",) in [call.values for call in policy.kept]
 
 
-def test_two_backward_passes_count_from_the_start() -> None:
-    model, x, graph = captured(mlp)
-    policy = remat.selective_policy(model, PLANS["save least"](graph), x)
-    loss = checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts).sum()
-    first, second = (torch.autograd.grad(loss, model.parameters(), retain_graph=True) for _ in range(2))
-    assert all(map(torch.equal, first, second))
-
-
 def test_a_plan_for_another_model_is_refused() -> None:
     model, x = mlp()
     plan = PLANS["aggressive"](captured(block)[2])

@@ -112,19 +112,14 @@ def test_no_two_boxes_overlap(graph: Graph) -> None:
 
 
 @given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), dags(n))))
-def test_arrows_lead_down_between_the_right_nodes(drawn: tuple[int, list[tuple[int, int]]]) -> None:
+def test_arrows_lead_down_between_the_right_nodes_and_bends_keep_clear_of_the_boxes(
+    drawn: tuple[int, list[tuple[int, int]]],
+) -> None:
     n, edges = drawn
     layout = layered(edges, [1.0] * n, [0.0] * n, gap=0.2, drop=1.0)
     for (u, v), route in zip(edges, layout.routes, strict=True):
         assert ((layout.x[u], layout.y[u]), (layout.x[v], layout.y[v])) == (route[0], route[-1])
         assert all(above[1] < below[1] for above, below in pairwise(route))
-
-
-@given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), dags(n))))
-def test_bends_keep_clear_of_the_boxes(drawn: tuple[int, list[tuple[int, int]]]) -> None:
-    n, edges = drawn
-    layout = layered(edges, [1.0] * n, [0.0] * n, gap=0.2, drop=1.0)
-    for route in layout.routes:
         for x, y in route[1:-1]:
             assert all(abs(x - layout.x[v]) > 0.6 for v in range(n) if layout.y[v] == y)
 

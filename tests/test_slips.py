@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_graph import GRAPH
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
@@ -31,16 +32,7 @@ from remat.facts.corpus import Corpus
 from remat.plugin import Bans, Termination, Terms
 from remat.problem.multipliers import Multipliers
 
-
-def small() -> Graph:
-    g = GraphBuilder()
-    y = g.op("tanh", g.input("x", bytes=4))
-    g.output(y)
-    g.gradient(g.op("tanh_backward", g.tangent("dy", bytes=4), y))
-    return g.build()
-
-
-G = small()
+G = GRAPH
 P = ByteTraffic().pose(G)
 S = remat.solve(P)
 PLAN = S.plan
@@ -87,7 +79,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "MemoryBudget: offload": lambda it: MemoryBudget(0.5, offload=it),
     "predict_traffic": lambda it: remat.predict_traffic(it, PLAN),
     "predict_traffic: plan": lambda it: remat.predict_traffic(G, it),
-    "explain": lambda it: remat.explain(it, "tanh") if it is not G else None,
+    "explain": lambda it: remat.explain(it, "y") if it is not G else None,
     "explain: name": lambda it: remat.explain(G, it) if it != "x" else None,
     "show": lambda it: remat.show(it) if it is not G else None,
     "show: plan": lambda it: remat.show(G, it) if it not in (None, PLAN) else None,

@@ -10,12 +10,11 @@ import pytest
 from helpers import SOLVERS, each
 from numpy.random import default_rng
 
-from remat import LimitReached, Problem, TerminationReason, UnsupportedProblem, solve
+from remat import LimitReached, Problem, TerminationReason, solve
 from remat.plugin import Feature, Solver
 from solvers import pulp_ilp
 
 LIMITED = [solver for solver in SOLVERS if Feature.TIME_LIMIT in solver.features]
-UNLIMITED = [solver for solver in SOLVERS if Feature.TIME_LIMIT not in solver.features]
 
 
 def knapsack(values: int) -> Problem:
@@ -71,26 +70,11 @@ def test_no_plan_within_the_limit_is_an_error_unless_asked_otherwise(solver: Sol
         solve(problem, solver, time_limit_s=1e-4)
 
 
-@each(UNLIMITED)
-def test_a_limit_that_cannot_be_kept_is_refused(solver: Solver) -> None:
-    with pytest.raises(UnsupportedProblem, match=f"solver {solver.name!r} does not support a time limit"):
-        solve(Problem.of([1]), solver, time_limit_s=10)
-
-
 @each(SOLVERS)
 @pytest.mark.parametrize("time_limit_s", [0, -1, float("nan")])
 def test_a_limit_must_be_positive(solver: Solver, time_limit_s: float) -> None:
     with pytest.raises(ValueError, match=f"time_limit_s must be a positive number of seconds, got {time_limit_s}"):
         solve(Problem.of([1]), solver, time_limit_s=time_limit_s)
-
-
-@each(SOLVERS)
-def test_optimal_means_that_bound_and_objective_meet(solver: Solver) -> None:
-    solution = solve(Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"}), solver)
-    assert (solution.objective, solution.bound, solution.gap) == (2, 2, 0)
-    assert solution.termination.reason is TerminationReason.OPTIMAL
-    assert solution.solver == solver.name
-    assert solution.solve_time_s > 0
 
 
 def test_a_limit_in_cbcs_preprocessing_is_no_proof_that_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from depth import deep_except
 from torch import nn
 
 import remat
@@ -28,7 +29,10 @@ def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
         assert curve.bound(saved_bytes) <= cost
 
 
-@pytest.mark.parametrize("name", ["small-layernorm-gelu-mlp", "small-evonorm", "vgg19", "gpt2-small-bf16"])
+SHARES = ["small-layernorm-gelu-mlp", "small-evonorm", "vgg19", "gpt2-small-bf16"]
+
+
+@pytest.mark.parametrize("name", deep_except(["small-layernorm-gelu-mlp", "vgg19"], SHARES))
 def test_a_share_of_one_is_what_pytorchs_default_saves(name: str) -> None:
     """Of these the fastest plan saves between 512 bytes less and 2.8 times as much."""
     graph = Corpus.open().graph(name)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from examples import cosines
+from examples import chain, cosines
 from torch import Tensor
 
 import remat
-from remat import Graph, GraphBuilder, Plan, predict_traffic
+from remat import Graph, Plan, predict_traffic
 from remat.predict.traffic import PredictedTraffic
 
 SIZE = 1024
@@ -55,50 +55,13 @@ def test_gelu_without_fusion_moves_more_where_it_recomputes_more() -> None:
     assert len(kept.kernels) == len(computing)
 
 
-def figure_four(*, recomputed: bool) -> Graph:
-    """Two fusion groups around a matrix product: b and c are handed over, or computed again by the second.
-
-    Inductor would inline b and c into their reader by itself. That they are read more than once, and costly,
-    makes it store them.
-    """
-    square = {"bytes": 64, "dtype": "float32", "shape": (4, 4)}
-    g = GraphBuilder()
-    g.op("aten.neg.default", g.input("x", **square), name="a", **square)
-    if not recomputed:
-        g.op("aten.exp.default", "a", name="b", **square)
-        g.op("aten.sigmoid.default", "a", name="c", **square)
-    g.op("aten.mm.default", "a", name="d", call='[{"v":0},{"v":0}]', compute_bound=True, **square)
-    if recomputed:
-        g.op("aten.exp.default", "a", name="b", **square)
-        g.op("aten.sigmoid.default", "a", name="c", **square)
-    g.op("aten.mul.Tensor", "b", "c", name="product", **square)
-    g.op("aten.add.Tensor", "b", "c", name="sum", **square)
-    g.op("aten.mul.Tensor", "product", "sum", name="both", **square)
-    g.output(g.op("aten.mul.Tensor", "both", "d", name="e", **square))
-    g.gradient(g.op("neg", g.tangent("de", bytes=64), name="dx"))
-    return g.build()
-
-
-@pytest.mark.parametrize(("recomputed", "reads", "writes"), [(False, 4, 4), (True, 3, 2)])
-def test_recomputing_between_fusion_groups_saves_a_read_and_two_writes(
-    recomputed: bool, reads: int, writes: int
-) -> None:
-    """Figure 4 of the paper: the generated kernels of the forward pass, the matrix product apart."""
-    graph = figure_four(recomputed=recomputed)
-    kernels = predict_traffic(graph, Plan((), ())).kernels
-    groups = [kernel for kernel in kernels if kernel.generated and not kernel.backward]
-    assert len(groups) == 2
-    assert (sum(len(k.reads) for k in groups), sum(len(k.writes) for k in groups)) == (reads, writes)
-    assert sum(k.bytes for k in groups) == 64 * (reads + writes)
-
-
 def test_a_plan_that_is_not_legal_is_refused() -> None:
     graph = cosines()
     with pytest.raises(remat.InvalidPlan, match="cos9"):
         predict_traffic(graph, Plan(("cos9",), ()))
     with pytest.raises(remat.InvalidPlan):
         predict_traffic(graph, Plan(("cos1",), ()))  # sin1 needs add3, which is neither saved nor recomputed
-    other = plan_of(cosines(), "add3").for_graph(figure_four(recomputed=True))
+    other = plan_of(cosines(), "add3").for_graph(chain(2))
     with pytest.raises(remat.InvalidPlan, match="another graph"):
         predict_traffic(graph, other, fused=False)
 

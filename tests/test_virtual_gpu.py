@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from depth import deep_except
 from strategies import each_case
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,7 +16,6 @@ from torch.nn import functional as F
 import remat
 from costmodels import ByteTraffic
 from experiments.models.model_case import ModelCase
-from experiments.models.workloads import KERNEL_ZOO
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName, UnsupportedTorch
 from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
@@ -59,16 +57,6 @@ def test_the_walk_traces_the_joint_graphs_of_autograds_engine(case: ModelCase, m
     if case.name == "vmap and grad inside":
         found = [[[row[1:] for row in graph] for graph in graphs] for graphs in found]
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("name", deep_except(["dropout MLP"], ["dropout MLP", "ResNet", "BERT", "LSTM cells"]))
-def test_a_model_is_captured_and_scheduled_for_a_gpu(name: str) -> None:
-    module, args = KERNEL_ZOO[name]()
-    graph = remat.capture(module, *args, device="a100")
-    assert (graph.meta["device"], graph.meta["gpu"]) == ("cuda", SHEETS["a100"].name)
-    plan = remat.solve(ByteTraffic().pose(graph)).plan
-    kernels = Scheduled(graph, device="h100").kernels(plan)
-    assert {kernel.backward for kernel in kernels} == {False, True}
 
 
 class Odd(nn.Module):
@@ -193,23 +181,6 @@ def test_a_capture_leaves_nothing_behind(fails: bool) -> None:
         assert tensor is state[name][0]
         assert torch.equal(tensor, state[name][1])
     module.inner(x).sum().backward()
-
-
-def test_functions_are_captured_with_what_they_close_over() -> None:
-    module, x = model()
-    weight = torch.ones(8, requires_grad=True)
-
-    def loss(x: Tensor, scale: float) -> Tensor:
-        return (module(x) * weight * scale).sum()
-
-    for function in (loss, functools.partial(loss), module.forward):
-        args = (x,) if function == module.forward else (x, 2.0)
-        graph = remat.capture(function, *args, device="a100")
-        assert graph.meta["device"] == "cuda"
-        assert sum(graph.parameter) or function is not module.forward
-    assert weight.device.type == "cpu"
-    assert not isinstance(weight, internals("torch._subclasses.fake_tensor").FakeTensorMode)
-    loss(x, 1.0).backward()
 
 
 def test_fake_models_are_moved_too() -> None:
@@ -507,9 +478,13 @@ class Loss:
         return self.net(x).sum()
 
 
-def test_modules_are_found_wherever_code_holds_them() -> None:
+def test_modules_and_tensors_are_found_wherever_code_holds_them() -> None:
     x, other = torch.ones(4, 8), nn.Linear(8, 8)
-    held = {"net": nn.Linear(8, 8)}
+    held, weight = {"net": nn.Linear(8, 8)}, torch.ones(8, requires_grad=True)
+
+    def loss(x: Tensor, scale: float) -> Tensor:
+        return (other(x) * weight * scale).sum()
+
     calls: list[tuple[Any, ...]] = [
         (step, x),
         (Gathering(), x, other),
@@ -517,13 +492,20 @@ def test_modules_are_found_wherever_code_holds_them() -> None:
         (functools.partial(lambda inner, x: inner(x), other), x),
         (lambda x, inner=other: inner(x), x),
         (lambda x: held["net"](x) + 1, x),
+        (loss, x, 2.0),
+        (functools.partial(loss), x, 2.0),
+        (other.forward, x),
     ]
     shift, weights = SHIFT, dict(GLOBAL.named_parameters())
     for function, *args in calls:
-        assert remat.capture(function, *args, device="a100").meta["device"] == "cuda"
+        graph = remat.capture(function, *args, device="a100")
+        assert graph.meta["device"] == "cuda"
+        assert graph.parameter.any()
     assert SHIFT is shift
-    assert all(weights[name] is weight for name, weight in GLOBAL.named_parameters())
+    assert all(weights[name] is parameter for name, parameter in GLOBAL.named_parameters())
+    assert all(type(tensor) in (Tensor, nn.Parameter) for tensor in (weight, *weights.values(), *other.parameters()))
     step(x).backward()
+    loss(x, 1.0).backward()
 
 
 def test_what_a_model_keeps_is_gone_with_the_fake_tensors() -> None:

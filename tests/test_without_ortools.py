@@ -9,24 +9,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from examples import chain
 
 import remat
 from costmodels import ByteTraffic
 from remat.answer import registry, solver
-
-
-def chain_problem() -> remat.Problem:
-    builder = remat.GraphBuilder()
-    x = builder.input("x", bytes=64)
-    values = [x]
-    for i in range(4):
-        values.append(builder.op("cos", values[-1], name=f"cos_{i}", bytes=64))
-    builder.output(builder.op("sum", values[-1], name="loss", bytes=4))
-    dy = builder.tangent("dy", bytes=4)
-    for i in reversed(range(4)):
-        dy = builder.op("mul", dy, values[i], name=f"grad_{i}", bytes=64)
-    builder.gradient(dy)
-    return ByteTraffic().pose(builder.build())
 
 
 @pytest.fixture
@@ -40,7 +27,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def test_minimum_cuts_are_found_by_scipy_and_it_is_said_once(without: set[str]) -> None:
-    problem = chain_problem()
+    problem = ByteTraffic().pose(chain(5))
     with pytest.warns(UserWarning, match=r"ortools is not installed, so scipy or networkx .*remat\[ortools\]"):
         found = remat.solve(problem)
     assert found.solver == "scipy"
@@ -52,7 +39,7 @@ def test_minimum_cuts_are_found_by_scipy_and_it_is_said_once(without: set[str]) 
 
 
 def test_by_networkx_where_scipy_is_missing_too_or_cannot_count_so_far(without: set[str]) -> None:
-    problem = chain_problem()
+    problem = ByteTraffic().pose(chain(5))
     large: Any = replace(problem, save_cost=problem.save_cost * 2**40, recompute_cost=problem.recompute_cost * 2**40)
     with pytest.warns(UserWarning, match="ortools"):
         assert remat.solve(large).solver == "networkx"
@@ -61,7 +48,7 @@ def test_by_networkx_where_scipy_is_missing_too_or_cannot_count_so_far(without: 
 
 
 def test_a_budget_is_solved_without_cpsat(without: set[str]) -> None:
-    problem = chain_problem()
+    problem = ByteTraffic().pose(chain(5))
     most = remat.solve(problem, "networkx").plan
     assert most is not None
     with pytest.warns(UserWarning, match="ortools"):
@@ -71,4 +58,4 @@ def test_a_budget_is_solved_without_cpsat(without: set[str]) -> None:
 
 def test_a_solver_that_was_asked_for_is_still_refused(without: set[str]) -> None:
     with pytest.raises(remat.errors.NotInstalled, match="ortools"):
-        remat.solve(chain_problem(), "ortools")
+        remat.solve(ByteTraffic().pose(chain(5)), "ortools")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 
 import remat
@@ -190,15 +191,8 @@ def overall(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def rank_correlation(rows: Sequence[Row]) -> float:
-    """Computes Spearman's correlation of predicted and counted bytes, where equals share their mean rank; NaN if all
-    plans are equal."""
-    a, b = (_ranks(np.array([row[name] for row in rows])) for name in ("predicted_bytes", "inductor_bytes"))
-    return float(np.corrcoef(a, b)[0, 1]) if a.std() and b.std() else float("nan")
-
-
-def _ranks(values: Any) -> Any:
-    _, position, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (count.cumsum() - (count - 1) / 2)[position]
+    """Computes Spearman's correlation of predicted and counted bytes; NaN if all plans are equal."""
+    return float(pd.DataFrame(rows)[["predicted_bytes", "inductor_bytes"]].corr("spearman").iloc[0, 1])
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:

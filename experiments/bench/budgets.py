@@ -97,7 +97,7 @@ def picture(graph: Graph, plans: Mapping[float, Plan]) -> None:
     """Draws the frontier, with PyTorch's plans beside it."""
     curve = remat.frontier(graph)
     points = [curve.price(plan) for plan in plans.values() if not illegal(graph, plan)]
-    curve.refine(24).plot(PICTURE, beside={"PyTorch, budgets 0.0 to 1.0": points})
+    curve.refine(24).plot(PICTURE, other_points={"PyTorch, budgets 0.0 to 1.0": points})
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
