@@ -42,9 +42,13 @@ def test_the_collector_goes_on_after_an_error_and_cycles_are_freed_in_between() 
         def __del__(self) -> None:
             Cycle.freed += 1
 
-    with pytest.raises(KeyError), collection_paused():
+    def failing() -> None:
         with collection_paused():
-            Cycle()
-        assert Cycle.freed == 1
-        raise KeyError
+            with collection_paused():
+                Cycle()
+            assert Cycle.freed == 1
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
     assert gc.isenabled()
