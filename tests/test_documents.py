@@ -53,10 +53,21 @@ def test_the_readme_is_a_front_door() -> None:
     assert len(code_blocks("README.md")[0].splitlines()) <= 30
 
 
+@pytest.mark.parametrize("document", PAGES)
+def test_a_page_says_for_whom_it_is_and_is_short(document: str) -> None:
+    """First for whom, in two lines; at most 1,200 words, as `wc -w` counts."""
+    title, empty, first, *rest = (ROOT / document).read_text().splitlines()
+    assert title.startswith("# ")
+    assert not empty
+    assert first.startswith(("For people who ", "For people whose "))
+    assert "" in rest[:2], "two lines"
+    assert len((ROOT / document).read_text().split()) <= 1200
+
+
 @pytest.mark.parametrize(
     ("document", "path", "draw"),
     [
-        ("docs/index.md", cover.PATH, cover.draw),
+        ("docs/theory/minimum-cut.md", cover.PATH, cover.draw),
         (
             "README.md",
             users_table.TABLE.path.with_suffix(".svg"),
@@ -163,7 +174,7 @@ def test_the_map_shows_every_package(document: str, heading: str) -> None:
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_documents_have_no_placeholders_and_no_dead_links(document: str) -> None:
     text = (ROOT / document).read_text()
-    assert not re.findall(r"\b(?:TODO|FIXME|TBD|XXX)\b", text)
+    assert not re.findall(r"\b(?:TODO|FIXME|TBD|XXX)\b|@@", text)
     links = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)\"", text)
     for link in (first or second for first, second in links):
         target, _, anchor = link.partition("#")

@@ -30,6 +30,7 @@ from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from tests.results_pages import section, sentences
 
 CPU = torch.device("cpu")
 
@@ -183,9 +184,10 @@ def test_the_results_say_how_far_forecasts_are_off() -> None:
     rows = json.loads((RESULTS / "forecast_error.json").read_text())["rows"]
     models = {row["case"] for row in rows}
     assert models <= {*MODELS}
-    stated = (RESULTS.parents[1] / "docs" / "results.md").read_text().partition("## Forecasts of training")[2]
+    stated = sentences(section("Forecasts of training"))
     assert f"{len(models)} models" in stated
-    assert budgets_kept(rows) == len(models), "as stated there, and in docs/running.md"
+    assert budgets_kept(rows) == len(models), "as stated in docs/theory/whole_run.md"
+    assert f"All {len(models)} budgets of the device were kept" in stated
     for plan in (PYTORCH, BUDGET):
         off = np.abs([*errors(rows, plan).values()])
         assert np.median(off) < 0.03
