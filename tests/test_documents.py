@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import pkgutil
 import re
 import sys
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import remat
 import remat.pytorch
@@ -31,18 +34,34 @@ def code_blocks(document: str, language: str = "python") -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
 
 
+def blocks_with_output(document: str) -> list[tuple[str, str]]:
+    """Blocks of Python, each with the block of text that follows it at once, or ""."""
+    blocks = r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?"
+    return re.findall(blocks, (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def without_seconds(text: str) -> list[str]:
+    """The lines, without trailing space, with one second for any number of seconds in a report."""
+    return [re.sub(r" +\d+\.\d\d (?=[a-z-]+$)", " 1.00 ", line.rstrip()) for line in text.rstrip().splitlines()]
+
+
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()])
 def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program; those of CONTRIBUTING are modules, tested below.
 
-    Code for kernels is written and not compiled: no page speaks of what they compute.
+    Code for kernels is written and not compiled: no page speaks of what they compute. Where a block of text follows one
+    of code, it is what the code prints, but for seconds.
     """
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     before = set(solver_names())
     with no_cpu_kernels():
-        for block in code_blocks(document):
-            exec(compile(block, document, "exec"), namespace)
+        for block, shown in blocks_with_output(document):
+            printed = io.StringIO()
+            with contextlib.redirect_stdout(printed):
+                exec(compile(block, "train.py", "exec"), namespace)
+            if shown and torch.__version__.startswith("2.13"):
+                assert without_seconds(printed.getvalue()) == without_seconds(shown)
     for name in set(solver_names()) - before:
         remat.plugin.unregister(name)
 
