@@ -41,8 +41,9 @@ def blocks_with_output(document: str) -> list[tuple[str, str]]:
 
 
 def without_seconds(text: str) -> list[str]:
-    """The lines, without trailing space, with one second for any number of seconds in a report."""
-    return [re.sub(r" +\d+\.\d\d (?=[a-z-]+$)", " 1.00 ", line.rstrip()) for line in text.rstrip().splitlines()]
+    """The words of each line, with one second for any number of seconds in a report, which sets a column's width."""
+    lines = [" ".join(line.split()) for line in text.strip().splitlines()]
+    return [re.sub(r" \d+\.\d\d (?=[a-z-]+$)", " 1.00 ", line) for line in lines]
 
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()])
