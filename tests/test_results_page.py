@@ -252,18 +252,32 @@ def figures(cell: str) -> list[str]:
     return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
 
 
+def figures_that_a_section_lacks(text: str, where: str) -> set[str]:
+    """Figures of a text that do not stand in the section "path#anchor", where other tests compare it with the rows."""
+    path, _, anchor = where.partition("#")
+    page = (ROOT / path).read_text()
+    headings = re.findall(r"^##+ (.+)$", page, re.MULTILINE)
+    (heading,) = (one for one in headings if re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") == anchor)
+    return {*figures(text)} - {*figures(section(heading, page))}
+
+
 def test_the_summary_has_figures_of_the_sections_that_it_names() -> None:
-    """Each figure of its ten rows stands in the section, where other tests compare it with the rows."""
-    rows = [
-        line for line in (ROOT / "docs" / "results.md").read_text().splitlines() if re.search(r"\(.*#.*\) \|$", line)
-    ]
+    lines = (ROOT / "docs" / "results.md").read_text().splitlines()
+    rows = [line for line in lines if re.search(r"\(.*#.*\) \|$", line)]
     assert len(rows) == 10
     for row in rows:
         *cells, where = [cell.strip() for cell in row.strip("|").split(" | ")]
         assert len(cells) == 4, "a question, and what is typical, best and worst"
-        path, anchor = re.findall(r"\((.*?)#(.*?)\)", where)[0]
-        headings = re.findall(r"^##+ (.+)$", (ROOT / "docs" / path).read_text(), re.MULTILINE)
-        (heading,) = (one for one in headings if re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") == anchor)
-        found = set(figures(section(heading, (ROOT / "docs" / path).read_text())))
-        missing = {one for cell in cells[1:] for one in figures(cell)} - found
-        assert not missing, (heading, missing)
+        (target,) = re.findall(r"\((.*?)\)", where)
+        assert not figures_that_a_section_lacks(" ".join(cells[1:]), f"docs/{target}")
+
+
+def test_the_readme_has_three_figures_of_the_sections_that_it_names() -> None:
+    readme = (ROOT / "README.md").read_text()
+    bullets = re.findall(r"^- (\*\*(?:Predicted|Measured).*?)(?=^- |^$)", readme, re.MULTILINE | re.DOTALL)
+    assert len(bullets) == 3
+    for bullet in bullets:
+        assert "at worst" in bullet.lower()
+        (target,) = re.findall(r"\((docs/.*?)\)", bullet)
+        told = re.sub(r"\[.*?\]\(.*?\)", "", bullet, flags=re.DOTALL)
+        assert not figures_that_a_section_lacks(re.sub(r"H\d+", "", told), target)
