@@ -177,7 +177,7 @@ def test_a_budget_for_the_whole_run() -> None:
 
 def test_offloading() -> None:
     rows, peaks = rows_of("offloading"), rows_of("offloaded_peaks")
-    stated = sentences(section("Offloading on the sheet of an H100"))
+    stated = sentences(section("Offloading, simulated for an H100"))
     less = [1 - row["ours_ns"] / row["recompute_ns"] for row in rows if row["recompute_ns"]]
     assert all(
         row["ours_ns"] <= row[way] for row in rows for way in ("recompute_ns", "module_ns") if row[way] is not None

@@ -26,7 +26,7 @@ from remat.words import human_bytes, human_price, near
 _SHOWN = 6
 
 
-UNHIDDEN = "Copies count as if nothing hides them; a plan by `remat solve` has them run beside kernels, and may differ."
+UNHIDDEN = "Copies count as if they do not overlap kernels; `remat solve` plans for copies that do, and may differ."
 """What an answer to a stated problem must say, where `remat.choose` simulates copies."""
 
 
@@ -160,7 +160,7 @@ def explain(
     """Explains what the best plan does with a value, and what deciding otherwise would cost.
 
     The alternative is not a guess: the problem is solved again with one more rule. Copies to a host have the price that
-    the problem states: for `MemoryBudget(offload=...)` their whole time, as nothing hides it.
+    the problem states: for `MemoryBudget(offload=...)` their whole time, as if they do not overlap kernels.
 
     Args:
         graph: the joint graph.
