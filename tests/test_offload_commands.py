@@ -87,7 +87,7 @@ def test_a_solution_says_what_is_on_the_host(files: tuple[Path, Path]) -> None:
 def test_a_budget_of_the_peak_takes_no_host(files: tuple[Path, Path]) -> None:
     file, _ = files
     model = "memory-budget:budget=0.5,of=peak,offload=h100,estimator=roofline:device=h100"
-    assert 'offload is for of="saved": what is offloaded, got of=' in run("solve", file, "-m", model, code=2).stderr
+    assert 'offload needs of="saved", got of=' in run("solve", file, "-m", model, code=2).stderr
 
 
 def test_a_device_without_a_host_is_refused(files: tuple[Path, Path]) -> None:
