@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .PHONY: demo test deep nightly versions check docs bench compare clean
 
-demo: $(READY)  ## capture, solve with every solver, prove, draw, run
+demo: $(READY)  ## a small GPT in four ways: peak and step of PyTorch's plan, of checkpointing, and of ours at the same peaks
 	$(BIN)/python -m experiments.demo
 
 # One file, one worker: what the tests of a file share is made once.

@@ -83,7 +83,7 @@ class MemoryBudget(CostModel):
                 f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
             )
         if self.offload_device is not None and self.of != "saved":
-            raise InvalidOption(f'MemoryBudget.offload is for of="saved": what is offloaded, got of={self.of!r}')
+            raise InvalidOption(f'MemoryBudget.offload needs of="saved", got of={self.of!r}')
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's

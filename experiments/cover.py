@@ -1,4 +1,4 @@
-"""Draws the picture at the top of the README: the paper's first function, and what the classic cut saves of it.
+"""Draws the picture of docs/theory/minimum-cut.md: the paper's first function, and what the classic cut saves of it.
 
 `python -m experiments.cover`
 """

@@ -1,9 +1,14 @@
-"""Shows the whole library on one small transformer: `make demo`, or `python -m experiments.demo`."""
+"""Trains one small transformer in PyTorch's ways and in ours, at the same peaks of memory: `make demo`.
+
+`python -m experiments.demo` does the same. It takes one to two minutes on two cores, and needs no network.
+"""
 
 from __future__ import annotations
 
+import statistics
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,12 +20,15 @@ from rich.table import Table
 from torch import Tensor
 
 import remat
-from costmodels import ByteTraffic
+from costmodels import ByteTraffic, MemoryBudget
+from experiments.bench.measured_steps import checkpoint_layers
 from experiments.models import zoo
-from remat.pytorch.measure.saved import Saved, saved_activations
+from remat.pytorch.measure.peak import peak_bytes
 from remat.words import human_bytes
 
-console = Console(width=max(Console().width, 120))
+console = Console(width=80)
+DEFAULT, CHECKPOINTED = "PyTorch's plan", "all blocks checkpointed"
+TURNS = 7
 
 
 @dataclass(frozen=True)
@@ -38,37 +46,140 @@ class SaveLeast(remat.CostModel):
         return replace(remat.plugin.Terms.nothing(graph), save_cost=graph.activation_bytes)
 
 
+@dataclass
+class Way:
+    """A way to train, and what was measured of it.
+
+    Attributes:
+        name: for the table.
+        step: the compiled model.
+        model: whose gradients are compared.
+        gradient_error: the largest difference of a gradient from eager mode's.
+        peak_bytes: the most memory of a step, above what is held between steps.
+        seconds: times of steps.
+    """
+
+    name: str
+    step: Callable[..., Any]
+    model: zoo.GPT2
+    gradient_error: float = 0.0
+    peak_bytes: int = 0
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """The median of the times."""
+        return statistics.median(self.seconds)
+
+
 def main(
     layers: Annotated[int, typer.Option(help="transformer blocks")] = 2,
-    output: Annotated[Path, typer.Option(help="folder for the picture and the graph")] = Path("demo-output"),
+    output: Annotated[Path, typer.Option(help="folder for the pictures and the graph")] = Path("demo-output"),
 ) -> None:
-    """Captures, solves with every solver, proves, draws, and runs through TorchInductor."""
+    """Trains a small GPT in four ways, and shows peaks, times, a proof, and two pictures."""
     output.mkdir(exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, args = zoo.gpt2(layers=layers, device=device)
 
-    console.rule("1. Capture the joint graph of a training step")
-    with console.status("tracing a GPT-2-style transformer"):
-        graph = remat.capture(model, *args)
+    def gpt() -> tuple[zoo.GPT2, tuple[Tensor]]:
+        return zoo.gpt2(layers=layers, width=256, context=128, batch=8, fused=True, device=device)
+
+    console.rule(f"1. Train a small GPT of {layers} blocks on {device}")
+    ways = [*trained(gpt, device)]
+    console.print(measured_table(ways))
+    base, checkpointed, _, ours = (way.step_s for way in ways)
+    console.print(
+        f"At the peak of {CHECKPOINTED}, remat adds {ours / base - 1:.0%} to the step of PyTorch's plan, and "
+        f"checkpointing {checkpointed / base - 1:.0%}.\nPeaks and steps are measured; times depend on what else the "
+        "machine does. [dim]Results of larger models, with the worst cases: docs/results.md[/dim]"
+    )
+
+    console.rule("2. The proof")
+    model, args = gpt()
+    graph = remat.capture(model, *args)
+    best = remat.solve(ByteTraffic().pose(graph))
+    assert best.is_proven
+    console.print(f"Saving moves {human_bytes(best.objective or 0)}, and no plan moves less: {best.certificate}.")
+    half = remat.solve(MemoryBudget(0.5).pose(graph))
+    console.print(
+        f"With half of what PyTorch saves, recomputing takes {half.objective:,} ns (estimated), and no plan takes less "
+        f"than {half.bound:,} ns."
+    )
+
+    console.rule("3. The pictures")
+    draw(ways, output / "peaks.svg")
+    remat.show(small_example(), remat.choose(small_example()).plan, output / "example.svg")
     graph.save(output / "gpt2.json.gz")
-    console.print(graph)
+    console.print(f"{output / 'peaks.svg'}: the table above")
+    console.print(f"{output / 'example.svg'}: cos(cos(a + b + c + d)), what is saved of it, and what is computed again")
+    console.print(f"{output / 'gpt2.json.gz'}: the graph; try remat frontier {output / 'gpt2.json.gz'}")
 
-    console.rule("2. Pose it under byte-traffic; solve it with every solver")
-    with console.status("solving"):
-        frame = remat.compare(graph)
-    console.print(_solver_table(frame))
 
-    console.rule("3. The papers' small example, by hand: cos(cos(a + b + c + d)), one byte a value")
-    example = small_example()
-    solution = remat.solve(ByteTraffic().pose(example))
-    remat.show(example, solution.plan, output / "example.png")
-    assert solution.plan is not None
-    console.print(f"save {', '.join(solution.plan.saved)}: {solution}")
-    console.print(f"drawn in {output / 'example.png'}")
+def trained(gpt: Callable[[], tuple[zoo.GPT2, tuple[Tensor]]], device: str) -> Iterator[Way]:
+    """Trains in PyTorch's ways, then in ours within the peak of each; gradients must be those of eager mode."""
+    model, args = gpt()
+    model(*args).backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    ways: list[Way] = []
+    for name in (DEFAULT, CHECKPOINTED):
+        model, args = gpt()
+        if name == CHECKPOINTED:
+            checkpoint_layers(model)
+        ways.append(_first(Way(name, torch.compile(model), model), args, expected, device))
+    for rival in ways[:2]:
+        model, args = gpt()
+        step = remat.compile(model, cost_model=MemoryBudget(rival.peak_bytes, of="peak"))
+        ways.append(_first(Way(f"remat, same peak as {rival.name}", step, model), args, expected, device))
+    with console.status("timing all of them, in turns"):
+        for _ in range(TURNS):
+            for way in ways:
+                start = time.perf_counter()
+                _step(way, args, device)
+                way.seconds += (time.perf_counter() - start,)
+    yield from ways
 
-    console.rule(f"4. Run the plan through TorchInductor, on {device}")
-    console.print(run_strategies(model, args))
-    console.print("Saved memory is measured: distinct storages that autograd packs away, parameters and inputs apart.")
+
+def _first(way: Way, args: tuple[Tensor, ...], expected: list[Tensor], device: str) -> Way:
+    with console.status(f"{way.name}: compiling and running"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecations
+        _step(way, args, device)
+        gradients = [parameter.grad for parameter in way.model.parameters()]
+        pairs = zip(gradients, expected, strict=True)
+        way.gradient_error = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)  # type: ignore[operator]
+        if way.gradient_error > 1e-4:
+            raise SystemExit(f"{way.name}: a gradient differs from eager's by {way.gradient_error}")
+        way.model.zero_grad()
+        way.peak_bytes = peak_bytes(lambda: _step(way, args, device), torch.device(device))
+    return way
+
+
+def _step(way: Way, args: tuple[Tensor, ...], device: str) -> None:
+    way.model.zero_grad()
+    way.step(*args).backward()
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measured_table(ways: list[Way]) -> Table:
+    """Shows each way: peak, step, and the largest difference of a gradient from eager mode."""
+    table = Table("", "peak", "step", "gradient error", box=None)
+    for way in (ways[0], ways[2], ways[1], ways[3]):
+        ms = f"{1e3 * way.step_s:.1f} ms"
+        table.add_row(way.name, human_bytes(way.peak_bytes), ms, f"{way.gradient_error:.0e}")
+    return table
+
+
+def draw(ways: list[Way], path: Path) -> None:
+    """Draws peaks against times of steps."""
+    from remat.pictures import Picture, write
+
+    figure = Picture(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for way, marker in zip(ways, "soDv", strict=True):
+        axes.plot(way.peak_bytes / 1e6, 1e3 * way.step_s, marker, markersize=9, label=way.name)
+    axes.legend()
+    axes.set(xlabel="peak, MB, measured", ylabel="step, ms, measured")
+    axes.margins(0.4)
+    write(figure, path)
 
 
 def small_example() -> remat.Graph:
@@ -81,66 +192,6 @@ def small_example() -> remat.Graph:
     outer_gradient = g.op("mul", g.tangent("tangents"), g.op("neg", g.op("sin", inner)))
     g.gradient(g.op("mul", outer_gradient, g.op("neg", g.op("sin", total))))
     return g.build()
-
-
-def run_strategies(model: zoo.GPT2, args: tuple[Tensor, ...]) -> Table:
-    """Runs one training step for each way to decide, and compares loss and gradients with eager's."""
-    strategies: dict[str, Callable[[], Callable[..., Any]]] = {
-        "save what autograd saves (eager)": lambda: model,
-        "recompute everything": lambda: remat.compile(model, cost_model=SaveLeast()),
-        "PyTorch's partitioner": lambda: torch.compile(model),
-        "remat: PyTorch's prices": lambda: remat.compile(model),
-        "remat: byte-traffic": lambda: remat.compile(model, cost_model=ByteTraffic()),
-        "remat: byte-traffic, aggressive": lambda: remat.compile(model, cost_model=ByteTraffic(mode="aggressive")),
-    }
-    table = Table("strategy", "loss", "largest gradient error", "saved tensors", "saved memory")
-    reference: list[Tensor] = []
-    for name, build in strategies.items():
-        with console.status(f"{name}: compiling and running"):
-            torch.compiler.reset()
-            loss, gradients, saved = _training_step(build(), model, args)
-        reference = reference or gradients
-        error = max(float((ours - theirs).abs().max()) for ours, theirs in zip(gradients, reference, strict=True))
-        if error > 1e-4:
-            raise SystemExit(f"{name}: a gradient differs from eager's by {error}")
-        table.add_row(name, f"{loss:.6f}", f"{error:.1e}", str(saved.tensors), human_bytes(saved.bytes))
-    return table
-
-
-def _training_step(
-    step: Callable[..., Any], model: zoo.GPT2, args: tuple[Tensor, ...]
-) -> tuple[float, list[Tensor], Saved]:
-    model.zero_grad()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own deprecations
-        loss, saved = saved_activations(step, model, *args)
-        loss.backward()
-    return loss.item(), [parameter.grad.clone() for parameter in model.parameters()], saved
-
-
-def _solver_table(frame: Any) -> Table:
-    headings = "solver", "exact?", "objective", "saved tensors", "saved memory", "recomputed ops", "time", "certified"
-    table = Table(*headings)
-    for row in frame.to_dict("records"):
-        if row["error"]:
-            # The exhaustive solver is for small problems: it says so, and is left out.
-            table.caption = f"Not in the table: {row['error'].split('; ')[0]}."
-            continue
-        table.add_row(
-            row["solver"],
-            _yes(row["exact"]),
-            f"{row['objective']:,} B",
-            str(row["saved_tensors"]),
-            human_bytes(row["saved_bytes"]),
-            str(row["recomputed_ops"]),
-            f"{1000 * row['solve_time_s']:.1f} ms",
-            row["certified"],
-        )
-    return table
-
-
-def _yes(flag: bool) -> str:
-    return "yes" if flag else "no"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What is missing on a version of torch: tests that cannot pass there, each with the reason. `docs/running.md` says it.
+"""What is missing on a version of torch: tests that cannot pass there, each with the reason.
+
+`docs/reference/versions.md` says it.
 
 They are expected to fail, strictly: one that passes again is a failure, until it is taken off this list.
 """

@@ -185,7 +185,9 @@ def test_two_calls_at_once_warn_once() -> None:
     x = torch.randn(64, WIDTH)
     for _ in range(2):
         train(step, x)
-    with pytest.warns(UserWarning, match=r"2 calls of the model are alive at the same time; .* is not kept"):
+    with pytest.warns(
+        UserWarning, match=r"2 calls of the model are alive at the same time; .* the limit may be exceeded"
+    ):
         loss = step(x) + step(x)
     loss.backward()
     with warnings.catch_warnings():
@@ -195,7 +197,7 @@ def test_two_calls_at_once_warn_once() -> None:
 
 def test_a_graph_alone_does_not_know_all_of_it() -> None:
     graph = remat.capture(Model(), torch.randn(64, WIDTH))
-    with pytest.raises(UnsupportedProblem, match=r"of which a graph knows a part; it is for remat.compile"):
+    with pytest.raises(UnsupportedProblem, match=r"a graph knows only a part of it: call remat.compile"):
         remat.choose(graph, MemoryBudget("1GB", of="device"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 from depth import drawn
 from examples import cosines, linear_dropout
@@ -18,6 +19,7 @@ from remat.testing import graphs
 from remat.views.explain import Decision
 
 MIB = 2**20
+CORPUS = Path(__file__).parents[1] / "experiments" / "instances"
 
 
 def test_a_saved_value() -> None:
@@ -33,6 +35,17 @@ def test_a_saved_value() -> None:
     assert "cos1, sin1" in read
     assert "at least 4.0 MiB more" in alternative
     assert "d, add2" in instead
+
+
+def test_without_a_name_the_weightiest_saved_value_is_explained() -> None:
+    graph = Graph.load(CORPUS / "small-bert.json.gz")
+    found = remat.explain(graph)
+    sizes = {name: graph.activation_bytes[graph.index[name]] for name in remat.choose(graph).plan.saved}
+    largest = sorted(filter(sizes.get, sizes), key=lambda name: -sizes[name])[:12]
+    costs = {name: remat.explain(graph, name).alternative.extra_cost or 0 for name in largest}
+    assert found.alternative.extra_cost == max(costs.values()) > min(costs.values())
+    with pytest.raises(UnknownName, match="saves no activation: name the value"):
+        remat.explain(chain(1))
 
 
 def test_a_recomputed_value() -> None:

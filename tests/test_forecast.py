@@ -29,6 +29,7 @@ from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from tests.results_pages import section, sentences
 
 CPU = torch.device("cpu")
 
@@ -182,9 +183,10 @@ def test_the_results_say_how_far_forecasts_are_off() -> None:
     rows = json.loads((RESULTS / "forecast_error.json").read_text())["rows"]
     models = {row["case"] for row in rows}
     assert models <= {*MODELS}
-    stated = (RESULTS.parents[1] / "docs" / "results.md").read_text().partition("## Forecasts of training")[2]
+    stated = sentences(section("Forecasts of training"))
     assert f"{len(models)} models" in stated
-    assert budgets_kept(rows) == len(models), "as stated there, and in docs/running.md"
+    assert budgets_kept(rows) == len(models), "as stated in docs/theory/whole_run.md"
+    assert f"All {len(models)} budgets of the device were kept" in stated
     for plan in (PYTORCH, BUDGET):
         off = np.abs([*errors(rows, plan).values()])
         assert np.median(off) < 0.03
@@ -226,7 +228,7 @@ def test_what_is_no_optimizer_is_refused() -> None:
     x = torch.randn(4, 64)
     with pytest.raises(InvalidOption, match="optimizer must make an optimizer of these parameters"):
         remat.forecast(Perceptron(), x, optimizer=len)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match=r"without the contents of tensors.*Adafactor does not"):
+    with pytest.raises(InvalidOption, match=r"without reading tensors.*Adafactor does not"):
         remat.forecast(Perceptron(), x, optimizer=torch.optim.Adafactor)
     with pytest.raises(InvalidOption, match=r"torch.optim has no optimizer 'adamv'; did you mean 'adamw?'\?"):
         optimizer_named("adamv")

@@ -9,6 +9,7 @@ import pytest
 
 from experiments.report.result_table import RESULTS
 from experiments.sources import EVERYTHING, NOTHING, NUMBERS, OURS, PYTORCH, SOURCES, counted, timed
+from tests.results_pages import section, sentences
 
 SIZE = 2**12
 
@@ -50,7 +51,7 @@ def test_a_step_is_timed_under_every_strategy_and_computes_what_eager_mode_does(
 def test_what_the_results_say_of_the_sources() -> None:
     rows = json.loads((RESULTS / "sources.json").read_text())["rows"]
     of = {(row["case"], row["strategy"]): row for row in rows}
-    page = " ".join((RESULTS.parents[1] / "docs" / "results.md").read_text().split("## The sources' tables")[1].split())
+    page = sentences(section("The sources' tables"))
     gelu, cosines, mask = (f"{name}, counted" for name in ("GeLU", "cosines", "mask"))
     assert (of[gelu, NOTHING]["accesses"], of[gelu, EVERYTHING]["accesses"]) == (13, 5)
     assert (

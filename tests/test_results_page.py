@@ -1,8 +1,9 @@
-"""What docs/results.md claims follows from the committed rows: the figures that are easiest to state too well."""
+"""What docs/results/ claims follows from the committed rows: the figures that are easiest to state too well."""
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,16 @@ from experiments.recipes.beside import largest_difference
 from experiments.recipes.recipe_losses import RECIPES
 from experiments.rivals.checkmate.one_recomputation import counts
 from remat.words import human_bytes
+from tests.results_pages import ALL_PAGES, section, sentences
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "experiments" / "results"
-PAGE = (ROOT / "docs" / "results.md").read_text()
+STATED = sentences(ALL_PAGES)
 
 
 def claimed(heading: str, label: str) -> str:
     """The row of a table in a section that begins with a label."""
-    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    section = section.partition("\n### ")[0]
-    (row,) = (line for line in section.splitlines() if line.startswith(f"| {label}"))
+    (row,) = (line for line in section(heading).splitlines() if line.startswith(f"| {label}"))
     return row
 
 
@@ -73,13 +73,12 @@ def test_plans_at_pytorchs_budgets_by_kernels() -> None:
         named = f"{fastest.max():+.1%} ({worst['case']} at {worst['budget']})" if fastest.max() > 0 else "none"
         assert cells == [counted[0], named, counted[1], f"{np.median(ours):+.1%}", f"{ours.min():+.1%}"]
         assert ours.max() <= 0, "never worse"
-    stated = " ".join(PAGE.split())
-    assert f"In {sum(map(is_better, rows))} of {len(rows)} rows it has less of something" in stated
+    assert f"In {sum(map(is_better, rows))} of {len(rows)} rows it has less of something" in STATED
     never = {row["case"] for row in rows} - {row["case"] for row in rows if is_better(row)}
-    assert f"Nothing is won at any budget on {', '.join(f'`{name}`' for name in sorted(never))}." in stated
+    assert f"Nothing is won at any budget on {', '.join(f'`{name}`' for name in sorted(never))}." in STATED
     assert (
         f"bytes than PyTorch's plan in {sum(change(row, 'portfolio', 'traffic_bytes') > 0 for row in rows)} of"
-        in stated
+        in STATED
     )
 
 
@@ -92,8 +91,9 @@ def test_how_often_ours_recomputes_less_than_pytorch() -> None:
     alone = [row["lagrangian"] - row["pytorch"] for row in legal]
     fewer, more = sum(change < 0 for change in alone), sum(change > 0 for change in alone)
     equal = len(legal) - fewer - more
-    assert f"alone recomputes less than PyTorch in {fewer}, as much in {equal}, and more in {more}" in PAGE
-    assert f"Against the other {len(legal)}, ours recomputes less in {less} and as much in {len(legal) - less}" in PAGE
+    assert f"alone recomputes less than PyTorch in {fewer}, as much in {equal}, and more in {more}" in STATED
+    others = f"Against the other {len(legal)}, ours recomputes less in {less}"
+    assert f"{others} and as much in {len(legal) - less}" in STATED
 
 
 def test_predicted_peaks_of_compiled_steps() -> None:
@@ -106,16 +106,15 @@ def test_predicted_peaks_of_compiled_steps() -> None:
             worst = of[int(off.argmax())]
             spread = f"{np.median(off):.1%} | {np.quantile(off, 0.9):.0%} | {off.max():.0%}"
             figures.append(f"{spread} ({worst['model']}, {worst['plan']})")
-        assert f"| {label} | {len(of)} | {figures[0]} | {figures[1]} |" in PAGE
+        assert f"| {label} | {len(of)} | {figures[0]} | {figures[1]} |" in STATED
     near = [int((np.abs(errors(rows)) <= limit).sum()) for limit in (0.03, 0.1)]
-    assert f"{near[0]} of the {len(rows)} steps are within 3%, {near[1]} within 10%" in PAGE
+    assert f"{near[0]} of the {len(rows)} steps are within 3%, {near[1]} within 10%" in STATED
 
 
 def test_a_gpu_beside_what_was_known_without_one() -> None:
     rows = rows_of("gpu_compared")
     models = [[row for row in rows if row["case"] == case] for case in dict.fromkeys(row["case"] for row in rows)]
-    section = PAGE.split("## A GPU, beside what was known without one\n")[1].split("\n## ")[0]
-    stated = " ".join(section.split())
+    stated = sentences(section("A GPU, beside what was known without one"))
     same = [own for own in models if not own[0]["only_with_gpu"] and not own[0]["only_without"]]
     assert f"{len(same)} of {len(models)} joint graphs are the same" in stated
     assert f"those of eager mode in all {len(rows)}" in stated
@@ -148,7 +147,7 @@ def test_a_gpu_beside_what_was_known_without_one() -> None:
 def test_training_on_a_gpu() -> None:
     rows = rows_of("gpu_training")
     assert {row["verdict"] for row in rows} == {"equal"}
-    assert f"{len(rows)} steps equal eager mode" in " ".join(PAGE.split())
+    assert f"{len(rows)} steps equal eager mode" in STATED
 
 
 def test_memory_against_traffic_for_a_gpu() -> None:
@@ -158,8 +157,7 @@ def test_memory_against_traffic_for_a_gpu() -> None:
         assert row["ours"]["traffic_bytes"] <= row["pytorch"]["traffic_bytes"]
         assert row["ours"]["saved_bytes"] <= row["pytorch"]["saved_bytes"]
     gains = [fewer(row) for row in rows]
-    section = PAGE.split("## Memory against traffic for a GPU\n")[1].split("\n## ")[0]
-    stated = " ".join(section.split())
+    stated = sentences(section("Memory against traffic for a GPU"))
     models = len({row["case"] for row in rows})
     assert f"{models} models and {len(rows)} of PyTorch's budgets" in stated
     ahead = sum(gain > 0 for gain in gains)
@@ -167,19 +165,19 @@ def test_memory_against_traffic_for_a_gpu() -> None:
     assert f"median of {statistics.median(gains):.1%}, at most {max(gains):.1%}" in stated
     for extra, words in ((0.0, "no more bytes"), (0.01, "1% more"), (0.05, "5% more")):
         less = [fewer(row, "saved_bytes") for row in found if row.get("extra_traffic") == extra]
-        assert f"| {words} | {statistics.median(less):.1%} | {min(less):.1%} | {max(less):.1%} |" in section
+        assert f"| {words} | {statistics.median(less):.1%} | {min(less):.1%} | {max(less):.1%} |" in stated
 
 
 def test_a_budget_for_the_whole_run() -> None:
     for row in rows_of("whole_run"):
         assert row["held_bytes"] <= row["budget_bytes"]
         held = f"{row['budget_bytes']:,} | {row['held_bytes']:,} | {row['by_itself_bytes']:,}"
-        assert f"| {row['case']} | {held} |" in PAGE
+        assert f"| {row['case']} | {held} |" in STATED
 
 
 def test_offloading() -> None:
     rows, peaks = rows_of("offloading"), rows_of("offloaded_peaks")
-    stated = " ".join(PAGE.split("## Offloading on the sheet of an H100\n")[1].split("\n## ")[0].split())
+    stated = sentences(section("Offloading, simulated for an H100"))
     less = [1 - row["ours_ns"] / row["recompute_ns"] for row in rows if row["recompute_ns"]]
     assert all(
         row["ours_ns"] <= row[way] for row in rows for way in ("recompute_ns", "module_ns") if row[way] is not None
@@ -203,13 +201,13 @@ def test_recipes() -> None:
         peaks[name] = ours["peak_bytes"] / theirs["peak_bytes"]
     best, worst = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
     assert (
-        f"best {peaks[best]:.2f} times TorchInductor's (`{best}`), worst {peaks[worst]:.2f} times (`{worst}`)" in PAGE
+        f"best {peaks[best]:.2f} times TorchInductor's (`{best}`), worst {peaks[worst]:.2f} times (`{worst}`)" in STATED
     )
 
 
 def test_what_one_recomputation_in_one_order_gives_up() -> None:
     rows = rows_of("one_recomputation")
-    stated = " ".join(PAGE.split("## Rivals\n")[1].split("\n## ")[0].split())
+    stated = sentences(section("Rivals"))
     found, graphs = counts(rows), [row["lowest"] for row in rows if "lowest" in row]
     assert f"reaches {found['reached']} of the {found['pairs']} budgets" in stated
     assert f"any number of recomputations {found['reached_by_checkmate']}." in stated
@@ -236,8 +234,7 @@ def test_our_model_never_costs_less_than_any_number_of_times() -> None:
 
 def test_measured_steps_on_a_cpu() -> None:
     rows = {(row["case"], row["way"]): row for row in rows_of("measured_steps") if row["case"].endswith("(cpu)")}
-    section = PAGE.split("### The same, measured\n")[1].split("\n## ")[0]
-    stated = " ".join(section.split())
+    stated = sentences(section("The same, measured"))
     ours = {key: row for key, row in rows.items() if key[1].startswith("ours at the peak of ")}
     pairs = [(row, rows[case, way.removeprefix("ours at the peak of ")]) for (case, way), row in ours.items()]
     ran = [(row, theirs) for row, theirs in pairs if not row["error"]]
@@ -249,3 +246,38 @@ def test_measured_steps_on_a_cpu() -> None:
     steps = [row["step_s"] / theirs["step_s"] - 1 for row, theirs in ran]
     figures = f"{statistics.median(steps):+.1%} in the median, {min(steps):+.1%} at best, {max(steps):+.1%} at worst"
     assert f"Steps: {figures}; {sum(step > 0.02 for step in steps)} of {len(steps)} are slower" in stated
+
+
+def figures(cell: str) -> list[str]:
+    return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
+
+
+def figures_that_a_section_lacks(text: str, where: str) -> set[str]:
+    """Figures of a text that do not stand in the section "path#anchor", where other tests compare it with the rows."""
+    path, _, anchor = where.partition("#")
+    page = (ROOT / path).read_text()
+    headings = re.findall(r"^##+ (.+)$", page, re.MULTILINE)
+    (heading,) = (one for one in headings if re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") == anchor)
+    return {*figures(text)} - {*figures(section(heading, page))}
+
+
+def test_the_summary_has_figures_of_the_sections_that_it_names() -> None:
+    lines = (ROOT / "docs" / "results.md").read_text().splitlines()
+    rows = [line for line in lines if re.search(r"\(.*#.*\) \|$", line)]
+    assert len(rows) == 10
+    for row in rows:
+        *cells, where = [cell.strip() for cell in row.strip("|").split(" | ")]
+        assert len(cells) == 4, "a question, and what is typical, best and worst"
+        (target,) = re.findall(r"\((.*?)\)", where)
+        assert not figures_that_a_section_lacks(" ".join(cells[1:]), f"docs/{target}")
+
+
+def test_the_readme_has_three_figures_of_the_sections_that_it_names() -> None:
+    readme = (ROOT / "README.md").read_text()
+    bullets = re.findall(r"^- (\*\*(?:Predicted|Measured).*?)(?=^- |^$)", readme, re.MULTILINE | re.DOTALL)
+    assert len(bullets) == 3
+    for bullet in bullets:
+        assert "at worst" in bullet.lower()
+        (target,) = re.findall(r"\((docs/.*?)\)", bullet)
+        told = re.sub(r"\[.*?\]\(.*?\)", "", bullet, flags=re.DOTALL)
+        assert not figures_that_a_section_lacks(re.sub(r"H\d+", "", told), target)

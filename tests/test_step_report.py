@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import logging
 import re
 import subprocess
@@ -18,12 +19,14 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import MemoryBudget
-from remat.improve.byte_budgets import default_saved_bytes
+from remat.improve.byte_budgets import default_plan, default_saved_bytes
+from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.report import Report, log_what_is_asked_for
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
+from remat.words import human_bytes
 from tests.test_whole_run import WIDTH, Model
 
 
@@ -42,6 +45,45 @@ def test_a_report_says_what_is_kept_for_real() -> None:
     assert row["peak_bytes"] == row["default_peak_bytes"] == remat.timeline(*graph_and_plan(step)).peak_bytes
     assert row["is_proven"]
     assert row["seconds"] > 0
+
+
+def test_one_look_at_a_report_tells_memory_time_and_budget() -> None:
+    """The times are those of the same kernels that `predict_traffic` and `modelled_time` give."""
+    model, x = Model(2), batch()
+    step = remat.compile(model, cost_model=MemoryBudget(0.3), codegen=False)
+    step(x).sum().backward()
+    report = step.report()
+    graph, plan = graph_and_plan(step)
+    (row,) = report.as_frame().to_dict("records")
+    default = default_plan(graph)
+    assert default is not None
+    for column, one in (("step_ns", plan), ("default_step_ns", default)):
+        kernels = remat.predict_traffic(graph, one).kernels
+        assert row[column] == pytest.approx(modelled_time(graph, kernels, "cpu").ns)
+    saved, time, budget, *_ = str(report).splitlines()
+    share = row["saved_bytes"] / row["default_saved_bytes"]
+    assert saved.startswith(f"saved {human_bytes(row['saved_bytes'])}, {share:.0%} of PyTorch's default; peak ")
+    assert time.startswith(f"step {row['step_ns'] / row['default_step_ns'] - 1:+.1%} beside PyTorch's default")
+    assert f"{row['step_ns'] / row['checkpointed_step_ns'] - 1:+.1%} beside every layer checkpointed" in time
+    assert budget == "budget: kept"
+
+
+def test_a_report_says_at_once_that_a_budget_is_not_kept() -> None:
+    step = remat.compile(Model(), cost_model=MemoryBudget(0.01, of="peak"), codegen=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step(batch()).sum().backward()
+    told = str(step.report()).splitlines()
+    assert "budget: not kept, see below" in told
+    assert any(line.startswith("next: a smaller batch") for line in told)
+
+
+def test_a_notebook_shows_what_print_shows() -> None:
+    step = remat.compile(Model(), codegen=False)
+    step(batch()).sum().backward()
+    shown = step.report()._repr_html_()
+    assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == str(step.report())
+    assert "budget:" not in shown
 
 
 def graph_and_plan(step: object) -> tuple[remat.Graph, remat.Plan]:

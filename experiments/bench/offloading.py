@@ -1,4 +1,4 @@
-"""Measures what offloading buys on the sheet of an H100: `python -m experiments.bench.offloading`.
+"""Measures what offloading gains, simulated with the data sheet of an H100: `python -m experiments.bench.offloading`.
 
 Ten graphs of the corpus that know their modules, and the ten small models of
 `experiments.models.workloads.KERNEL_ZOO`; budgets of 0.5, 0.2 and 0 of what PyTorch's default plan saves. Beside
@@ -136,7 +136,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 TABLE = ResultTable(
     "experiments.bench.offloading",
-    "Offloading on the sheet of an H100",
+    "Offloading, simulated for an H100",
     __doc__ or "",
     cases=lambda: [(name, share) for name in sorted((*INSTANCES, *KERNEL_ZOO)) for share in SHARES],
     key=lambda case: f"{case[0]} at {case[1]}",

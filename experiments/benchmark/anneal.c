@@ -1,7 +1,7 @@
 /* Looks for cheaper plans within a budget of the peak, by simulated annealing (Kirkpatrick, Gelatt and Vecchi, 1983).
 
-   Written from docs/benchmark.md alone, in a language of its own: nothing of remat is used. All numbers are whole, and
-   come in by the standard input, apart by white space, in this order:
+   Written from docs/benchmark.md and docs/benchmark/ alone, in a language of its own: nothing of remat is used. All
+   numbers are whole, and come in by the standard input, apart by white space, in this order:
 
      limit, steps, seed                                                the budget, and how long to look
      values, nodes, uses of values, uses of nodes, turn

@@ -65,8 +65,8 @@ def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
             if reason is not None:
                 operand = placed(repr(graph.names[u]), graph.places[u])
                 raise InvalidPlan(
-                    f"the plan saves several values of one storage, which are views that the backward pass takes "
-                    f"again; one needs {operand}, which {cannot_be('recomputed', reason)}: save that, too"
+                    f"the plan saves several views of one storage, which the backward pass makes again; one of them "
+                    f"needs {operand}, which {cannot_be('recomputed', reason)}: save that, too"
                 )
             if graph.input[u]:
                 sizes.add(u)

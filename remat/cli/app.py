@@ -44,7 +44,7 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat corpus list                           graphs of known models
   remat device                                how fast is this machine?
 
-GRAPH is a file that `remat capture` wrote, or a name from `remat corpus list`.
+GRAPH is a file of `remat capture`, or a name from `remat corpus list`.
 Every command takes --json and then prints JSON and nothing else.
 
 \b

@@ -20,8 +20,8 @@ def capture(
 ) -> Answer:
     """Capture the joint graph of a model's training step.
 
-    FACTORY is called without arguments; the current directory is importable. Without --device the graph is that of
-    the device that the model is on.
+    FACTORY is called without arguments; it may be in the current directory.
+    Without --device the graph is that of the device that the model is on.
 
     \b
       # my_models.py

@@ -30,7 +30,7 @@ def listed(
 ) -> Answer:
     """List the instances, with their sizes.
 
-    `saved` is what the forward pass hands over if nothing of it is recomputed: about what autograd keeps.
+    `saved` is what is kept if nothing is recomputed: about what autograd keeps.
 
     \b
       remat corpus list --family convolution

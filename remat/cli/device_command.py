@@ -28,7 +28,8 @@ def device(
 ) -> Answer:
     """Measure what this machine can do: flops, bytes and kernels a second.
 
-    It takes 10 to 20 seconds. Estimators then know the device as `here`, or by the name of the file.
+    It takes 10 to 20 seconds. Estimators then know the device as `here`, or by
+    the name of the file.
 
     \b
       remat device

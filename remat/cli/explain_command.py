@@ -12,15 +12,19 @@ from remat.cli.output import Answer, as_told, waiting
 from remat.facts.graph import Graph
 from remat.views.explain import explain as explanation_of
 
+_VALUE = "Name of a value of the graph; if left out, the saved value whose loss costs most."
+
 
 def explain(
     graph: GraphFile,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="Name of a value of the graph.")],
+    value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help=_VALUE)] = None,
+    *,
     question: Question,
 ) -> Answer:
     """Explain why a value is saved or recomputed, and what the opposite would cost.
 
     \b
+      remat explain gpt2.json.gz
       remat explain gpt2.json.gz gelu_3
     """
     with waiting("solving"):

@@ -31,9 +31,10 @@ def forecast(
 ) -> Answer:
     """Forecast what training a model will hold: parameters, gradients, optimizer state, and the peak of each plan.
 
-    FACTORY should make a model that returns its loss. Nothing is trained; with fake tensors, a model of any size takes
-    no memory. With --largest-batch, FACTORY is called with some twenty batch sizes, and the plan is that of -m, or
-    PyTorch's; the answer is 0 if no batch fits.
+    FACTORY should build the model with fake tensors and return the loss: then a
+    model of any size takes no memory. Nothing is trained. --largest-batch calls
+    FACTORY with some twenty batch sizes, and takes the plan of -m, or
+    PyTorch's. Its answer is 0 if no batch fits.
 
     \b
       remat forecast my_models:gpt2 --memory 80GB

@@ -40,8 +40,8 @@ _ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} whe
 _SOLVER = f"For time: who solves the budgets; {QUICK_BUDGET_SOLVER} when left out."
 _OFFLOAD = "For time: values may wait in the host memory of this device, such as h100 (`remat device --list`)."
 _START = "For traffic: a further plan to begin from. Repeatable."
-_ORACLE = "For traffic: what has the last word on a plan."
-_HTML = "Page to write. GRAPH... may then name what `remat compare --json` printed, or CSV, too."
+_ORACLE = "For traffic: who counts what a plan moves."
+_HTML = "Page to write. GRAPH... may then also name what `remat compare --json` printed, or a CSV file."
 _AGAINST = "What memory is traded against: recompute time, or the bytes that kernels move."
 _BUDGETS = f"How many budgets to solve between the ends; 0 when left out, {_MANY} for traffic and for a page."
 
@@ -86,9 +86,10 @@ def frontier(
 ) -> Answer:
     """Trade memory against recompute time, or against the bytes that kernels move.
 
-    Against time, the table has every optimal trade-off, and a bound at any budget. Against traffic it has the best
-    plans that a search finds; nothing proves that there is none better. The page shows the frontiers of several graphs
-    against time, and comparisons of solvers; it needs no network.
+    Against time, the table has every optimal trade-off, and a bound at any
+    budget. Against traffic it has the best plans that a search finds, without a
+    proof. A page (--html) shows the frontiers of several graphs against time,
+    and comparisons of solvers. It needs no network.
 
     \b
       remat frontier gpt2.json.gz

@@ -36,9 +36,9 @@ def timeline(
 ) -> Answer:
     """Simulate what is in memory at each step of the forward and the backward pass.
 
-    Prints the peak and what is in memory then, and a lower bound on the peak without offloading. A step is a
-    kernel or a call in the code that TorchInductor writes for --device; without it, for the device on which the graph
-    was captured.
+    Prints the peak and what is in memory then, and a lower bound on the peak
+    without offloading. A step is a kernel or a call in the code that
+    TorchInductor writes for --device, or else for the device of the graph.
 
     \b
       remat inspect timeline gpt2.json.gz --plan plan.json -o gpt2.svg
@@ -74,8 +74,8 @@ def traffic(
 ) -> Answer:
     """Predict the kernels of both passes, and what they read and write.
 
-    With --device the kernels are those that TorchInductor would make for it, and a modelled time is printed; without
-    it, they are those of the device for which the graph was captured.
+    With --device the kernels are those that TorchInductor would make for it,
+    with a modelled time. Without it, they are those of the device of the graph.
 
     \b
       remat inspect traffic gpt2.json.gz --plan plan.json
@@ -113,7 +113,8 @@ def picture(
 ) -> Answer:
     """Draw a graph of up to 300 values, or a part of a larger one.
 
-    The colours say what a plan does with each value, if --plan, -m or -s names one; else, to which pass it belongs.
+    The colours say what a plan does with each value, if --plan, -m or -s names
+    one. Otherwise they say to which pass it belongs.
 
     \b
       remat inspect picture small.json -o small.svg --plan solved

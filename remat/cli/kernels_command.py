@@ -28,9 +28,10 @@ def kernels(
 ) -> Answer:
     """Compile the Triton kernels that TorchInductor writes for a plan, for a GPU.
 
-    Nothing runs, and no GPU is needed; without --device the kernels are for an h100. The table has registers and
-    spilled bytes of a thread, and shared memory of a block. Each number is the largest over the configurations of
-    which Inductor would choose one by timing them on the GPU.
+    Nothing runs, and no GPU is needed; without --device the kernels are for an
+    h100. The table has registers and spilled bytes of a thread, and shared
+    memory of a block. On a GPU, Inductor would time several configurations and
+    choose one; each number is the largest of them.
 
     \b
       remat inspect kernels gpt2.json.gz --plan plan.json

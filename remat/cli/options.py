@@ -22,7 +22,7 @@ def plugin_option(*flags: str, help: str) -> Any:
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", callback=graph_file, help=_GRAPH)]
 GraphFiles = Annotated[list[Path], typer.Argument(metavar="GRAPH...", callback=graph_files, help=_GRAPH)]
 _PLAN = "A plan file; `solved` to solve now; or PyTorch's own plan at a memory budget, such as `pytorch:0.5`."
-PlanName = Annotated[str | None, typer.Option(metavar="FILE|solved|pytorch:BUDGET", help=_PLAN)]
+PlanName = Annotated[str | None, typer.Option(metavar="PLAN", help=_PLAN)]
 NewPlanFile = Annotated[Path | None, typer.Option("--output", "-o", help="Plan file to write.")]
 NewPicture = Annotated[Path, _PICTURE]
 NewPictureIfNamed = Annotated[Path | None, _PICTURE]
@@ -36,7 +36,7 @@ SolverName = Annotated[str | None, plugin_option("--solver", "-s", help=_SOLVER)
 _SOLVER_OPTION = "Option of the solver. Repeatable."
 SolverOptions = Annotated[list[str] | None, typer.Option("-S", metavar="KEY=VALUE", help=_SOLVER_OPTION)]
 
-_DEVICE = "Compile for this device: cpu, cuda; or a100, a100-40gb, h100, h200, which need not be in this machine."
+_DEVICE = "Compile for this device: cpu, cuda; or a100, a100-40gb, h100, h200, even if this machine has none."
 DeviceName = Annotated[str | None, typer.Option("--device", help=_DEVICE)]
 _OPTIMIZER = "An optimizer of torch.optim with its options (adamw, sgd:momentum=0.9), or `none`."
 OptimizerName = Annotated[str, typer.Option(help=_OPTIMIZER)]

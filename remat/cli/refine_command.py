@@ -16,14 +16,14 @@ from remat.facts.graph import Graph
 from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
 
-_OBJECTIVES, _ORACLE = "traffic|time|saved|peak|no-worse", "What has the last word on a plan."
-_EXTRA = 'What may be saved beyond the plan, as in "64MiB".'
+_OBJECTIVE, _ORACLE = "What to lower: traffic, time, saved, peak or no-worse.", "Who counts what a plan moves."
+_EXTRA = 'How much more than the first plan may be saved, such as "64MiB".'
 
 
 def refine(
     graph: GraphFile,
     plan_options: PlanOptions,
-    objective: Annotated[str, typer.Option(metavar=_OBJECTIVES, help="What to lower.")] = "traffic",
+    objective: Annotated[str, typer.Option(metavar="GOAL", help=_OBJECTIVE)] = "traffic",
     oracle: Annotated[str, typer.Option(metavar="model|inductor|device", help=_ORACLE)] = "model",
     extra: Annotated[str, typer.Option(metavar="SIZE", help=_EXTRA)] = "0B",
     start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
@@ -34,8 +34,8 @@ def refine(
 ) -> Answer:
     """Improve a plan by small changes, for a goal that no minimum cut can state.
 
-    The search begins from the plan, and from each --start. With --time-limit it ends with the best plan so far; the
-    time to solve for the plan itself comes on top.
+    The search begins at the plan, and at each --start. With --time-limit it
+    ends with the best plan so far; solving for the first plan is not included.
 
     \b
       remat refine gpt2.json.gz -o plan.json

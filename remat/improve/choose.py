@@ -71,8 +71,8 @@ def choose(
         graph, model = for_device(graph, device), model.on_device(device)
     if model.device_limits:
         raise UnsupportedProblem(
-            f"{option_text(model)} limits all that training holds, of which a graph knows a part; it is for "
-            f"remat.compile and remat.forecast"
+            f"{option_text(model)} limits all memory of training, but a graph knows only a part of it: call "
+            f"remat.compile or remat.forecast"
         )
     problem = model.pose_without_peak(graph)
     solution = search(graph, problem, model, solver, time_limit_s=time_limit_s, throw=throw, progress=progress)

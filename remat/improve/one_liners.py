@@ -23,6 +23,7 @@ from remat.improve.torch_knapsack import torch_budget_plans
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 _OUTSIDE = -1
+_EVERY_LAYER = "every layer checkpointed"
 
 
 def one_liners(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
@@ -40,6 +41,11 @@ def _plans(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
     for budget, saved in torch_budget_plans(graph):
         yield f"activation_memory_budget = {budget}", saved
     yield from _checkpointed(graph)
+
+
+def every_layer_checkpointed(graph: Graph) -> BoolArray | None:
+    """Returns (n,) what is saved with every layer in `torch.utils.checkpoint`; None where there are no layers."""
+    return next((graph.owners(saved) for name, saved in _checkpointed(graph) if name == _EVERY_LAYER), None)
 
 
 def layers_of(graph: Graph) -> IntArray:
@@ -67,7 +73,7 @@ def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
     if count < 2:
         return
     regions = {
-        "every layer checkpointed": layers,
+        _EVERY_LAYER: layers,
         "every second layer checkpointed": np.where(layers % 2 == 0, layers, _OUTSIDE),
         "groups of layers checkpointed": np.where(layers >= 0, layers // math.isqrt(count), _OUTSIDE),
     }

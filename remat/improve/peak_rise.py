@@ -68,8 +68,8 @@ def peak_rise(parts: Sequence[Subproblem], choices: Sequence[Choice], solver: st
         other = f"The smallest budget{alone} found that does not is {other_bytes} bytes, {share}"
     return (
         f"this budget of saved memory raises the predicted peak from {human_bytes(default_peak)}, that of PyTorch's "
-        f"default plan, to {human_bytes(peak)}: what is recomputed takes memory, too. {other}. For a budget of all "
-        f'memory, say of="peak"'
+        f"default plan, to {human_bytes(peak)}: what is recomputed takes memory, too. {other}. To limit "
+        f'total memory, say of="peak"'
     )
 
 

@@ -80,7 +80,11 @@ def predictor_for(graph: Graph, cost_model: CostModel, exchanged: Exchanged = AL
 
     Its graph has the kernels of that device. Graphs that do not record their calls have no kernels.
     """
-    device = cost_model.step_device
+    return predictor_on(graph, cost_model.step_device, exchanged)
+
+
+def predictor_on(graph: Graph, device: object = GRAPHS_OWN, exchanged: Exchanged = ALONE) -> StepPredictor | None:
+    """Returns what predicts the steps of a graph on a device, as `CostModel.step_device` names it."""
     if device is None or not records_calls(graph):
         return None
     kind = None

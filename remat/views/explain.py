@@ -26,7 +26,7 @@ from remat.words import human_bytes, human_price, near
 _SHOWN = 6
 
 
-UNHIDDEN = "Copies count as if nothing hides them; a plan by `remat solve` has them run beside kernels, and may differ."
+UNHIDDEN = "Copies count as if they do not overlap kernels; `remat solve` plans for copies that do, and may differ."
 """What an answer to a stated problem must say, where `remat.choose` simulates copies."""
 
 
@@ -152,28 +152,34 @@ class Explanation:
 
 
 def explain(
-    graph: Graph, name: str, cost_model: str | CostModel = DEFAULT_COST_MODEL, solver: str | Solver | None = None
+    graph: Graph,
+    name: str | None = None,
+    cost_model: str | CostModel = DEFAULT_COST_MODEL,
+    solver: str | Solver | None = None,
 ) -> Explanation:
     """Explains what the best plan does with a value, and what deciding otherwise would cost.
 
     The alternative is not a guess: the problem is solved again with one more rule. Copies to a host have the price that
-    the problem states: for `MemoryBudget(offload=...)` their whole time, as nothing hides it.
+    the problem states: for `MemoryBudget(offload=...)` their whole time, as if they do not overlap kernels.
 
     Args:
         graph: the joint graph.
-        name: one of `graph.names`.
+        name: one of `graph.names`; if left out, of the twelve largest activations that the best plan saves, the one
+            whose loss costs most.
         cost_model, solver: names or instances; the solver that `remat.solve` takes when left out.
 
     Raises:
-        UnknownName: the graph has no such value.
+        UnknownName: the graph has no such value, or none was named and none is saved.
         Infeasible: the problem has no plan at all.
     """
-    if not isinstance(name, str) or name not in checked_graph(graph).index:  # pyright: ignore[reportUnnecessaryIsInstance]
+    checked_graph(graph)
+    if name is not None and (not isinstance(name, str) or name not in graph.index):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UnknownName(f"the graph has no value named {name!r}{near(str(name), graph.names)}")
     model = find_costmodel(cost_model)
     problem = model.pose(graph)
     best = solve(problem, solver)
     plan = _plan(best)
+    name = _weightiest(graph, problem, best, solver) if name is None else name
     i, v = graph.index[name], problem.index.get(name)
     decision = _decision(graph, i, plan)
     alternatives = [] if v is None else _alternatives(problem, v, decision, best, solver)
@@ -198,6 +204,15 @@ def explain(
         cannot_offload=None if v is None or problem.offload is None else problem.offload.banned.reason(v),
         others=tuple(alternatives[1:]),
     )
+
+
+def _weightiest(graph: Graph, problem: Problem, best: Solution, solver: str | Solver | None) -> str:
+    sizes = {name: int(graph.activation_bytes[graph.index[name]]) for name in _plan(best).saved}
+    largest = sorted(filter(sizes.get, sizes), key=lambda name: -sizes[name])[:12]
+    if not largest:
+        raise UnknownName("the best plan saves no activation: name the value to explain")
+    others = {name: _alternatives(problem, problem.index[name], Decision.SAVED, best, solver)[0] for name in largest}
+    return max(others, key=lambda name: others[name].extra_cost or 0)
 
 
 def _decision(graph: Graph, i: int, plan: Plan) -> Decision:

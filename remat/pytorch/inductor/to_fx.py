@@ -99,7 +99,7 @@ class _Builder:
         else:
             node = self._call(value)
         if node.name != name:
-            raise CannotRebuild(f"{name!r} is no name of an FX node; name it {node.name!r}, for one")
+            raise CannotRebuild(f"{name!r} cannot name an FX node; take {node.name!r}, for example")
         for policy, flags in (
             (CheckpointPolicy.MUST_SAVE, graph.must_save),
             (CheckpointPolicy.MUST_RECOMPUTE, graph.must_recompute),

@@ -133,7 +133,7 @@ def visit_joint_graphs(
 
 def _why_nothing(name: str, traced: int) -> str:
     if not traced:
-        return f"Dynamo traced nothing of {name}: it skips, for one, {DYNAMO_SKIPS}"
+        return f"Dynamo traced nothing of {name}: it skips, for example, {DYNAMO_SKIPS}"
     return (
         f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
         f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"

@@ -37,8 +37,8 @@ class BudgetedBackend:
         with compiling(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
             if compilation is None and torch.is_grad_enabled():
                 raise InvalidOption(
-                    "a copy of a model that was compiled within a budget has none to share; copy the model that was "
-                    "compiled, and call remat.compile on the copy"
+                    "a copy of a compiled model has no budget: copy the model before it is compiled, and call "
+                    "remat.compile on the copy"
                 )
             if self.codegen:
                 options = {**self.options, "custom_partitioner_fn": self.partitioner}

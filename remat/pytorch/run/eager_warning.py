@@ -49,7 +49,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
             if compiled_node(made) is None:
                 warnings.warn(
                     f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it. "
-                    f"It skips, for one, {DYNAMO_SKIPS}",
+                    f"It skips, for example, {DYNAMO_SKIPS}",
                     stacklevel=2,
                 )
         if not pending and isinstance(compiled, nn.Module) and compiled.forward is first:

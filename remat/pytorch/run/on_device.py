@@ -26,10 +26,10 @@ def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
     """Raises `InvalidOption` for a limit of a device, unless there are one model, one graph and one rank."""
     if cost_model.device_limits and (not is_alone or several_ranks()):
         raise InvalidOption(
-            f"{cost_model!r} counts all that training holds, and can do so for one model of one graph on one rank. "
-            f"Here other graphs may share the step (TORCH_LOGS=graph_breaks names breaks; a nested_compile_region, and "
-            f"blocks that are compiled one by one, have graphs of their own), or there are other ranks. "
-            f'Take of="peak" for the activations'
+            f"{cost_model!r} limits all memory of training, which works for a model with one graph on one rank. "
+            f"Here are several graphs (TORCH_LOGS=graph_breaks names breaks; a nested_compile_region, and blocks that "
+            f"are compiled one by one, have graphs of their own) or several ranks. "
+            f'To limit the activations, say of="peak"'
         )
     for limit in cost_model.device_limits:
         optimizer_from(limit.optimizer)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
 from remat.answer.solution import Solution
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan
+from remat.improve.one_liners import every_layer_checkpointed
+from remat.improve.step_predictor import predictor_on
 from remat.predict.buffers import records_calls
 from remat.predict.device_timeline import timeline
 from remat.pytorch.run.sizes import counted_storages
@@ -71,7 +74,7 @@ class PlannedGraph:
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """Returns the columns of `Report.as_frame` about this graph."""
+        """Returns the columns of `Report.as_frame` about this graph, but for those of `steps`."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
         beside = self.copy_stream and records_calls(self.graph)  # of products alone there is nothing to record
@@ -95,6 +98,16 @@ class PlannedGraph:
             "seconds": self.seconds,
             "from_cache": self.from_cache,
         }
+
+    @cached_property
+    def steps(self) -> dict[str, Any]:
+        """Returns columns of `Report.as_frame`: modelled times of the step on the graph's own device."""
+        default, predictor = default_plan(self.graph), None if self.plan.offloaded else predictor_on(self.graph)
+        saved = {"": self.plan, "default_": default, "checkpointed_": None}
+        masks = {who: plan and Choice.from_plan(self.graph, plan, offload=True).saved for who, plan in saved.items()}
+        masks["checkpointed_"] = every_layer_checkpointed(self.graph) if default else None
+        ns = {who: None if mask is None or predictor is None else predictor.ns(mask) for who, mask in masks.items()}
+        return {f"{who}step_ns": time for who, time in ns.items()}
 
     def _handed_bytes(self, plan: Plan) -> int:
         owners = counted_storages(self.graph, plan, self.made_before)

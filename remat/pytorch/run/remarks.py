@@ -14,12 +14,12 @@ from remat.proof.solve import solve
 from remat.words import human_bytes
 
 _WHY = {
-    "saved": "every plan saves so much, for some values must not be computed twice",
-    "peak": "no plan with a lower peak was found, as outputs, gradients and what one kernel works on are alive anyway",
+    "saved": "every plan saves at least this, because some values must not be computed twice",
+    "peak": "no plan with a lower peak was found: outputs, gradients and what a kernel reads are in memory anyway",
 }
 _CHECKPOINTED = (
-    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, is one of the "
-    "checkpointed model. For one of the whole model, switch that off: gradient_checkpointing=False, or "
+    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, applies to "
+    "the checkpointed model. For a budget of the whole model, switch that off: gradient_checkpointing=False, or "
     "model.gradient_checkpointing_disable()"
 )
 

@@ -6,10 +6,12 @@ What was planned is noted when torch compiles. What it is compared with is worke
 from __future__ import annotations
 
 import functools
+import html
 import io
 import itertools
 import logging
 import os
+import re
 import textwrap
 import warnings
 from collections import OrderedDict, deque
@@ -37,6 +39,8 @@ _RECENT = 64
 _WIDTH = 80
 # How many lines of a model are named.
 _SHOWN = 5
+# What remarks and checks say of a budget that is not kept.
+_MISSED = re.compile("was asked for|no plan was found that keeps it")
 _STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
 
 
@@ -69,11 +73,12 @@ class Report:
         checked_peak_bytes (of the device by the code that Inductor writes for the plan; missing where no limit of the
         peak was checked); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the cost;
         missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has kept
-        the compiled graph).
+        the compiled graph); step_ns, default_step_ns, checkpointed_step_ns (modelled, on the device of the graph: by
+        this plan, by PyTorch's default, and with every layer checkpointed; missing where no kernels are predicted).
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-        return pd.DataFrame([planned.row for planned in self.graphs])
+        return pd.DataFrame([planned.row | planned.steps for planned in self.graphs])
 
     def __str__(self) -> str:
         if not self.graphs and self.notes:
@@ -106,12 +111,37 @@ class Report:
             cells = [_size(row[f"{size}_bytes"]) for size in (*sizes.values(), "peak", "default_peak")]
             seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
-        told = [_folded(text) for text in self._summary]
-        return "\n".join([*_printed(table), *told, *self._lines, *map(_folded, self.notes)])
+        glance, told = ([_folded(text) for text in texts] for texts in (self._glance, self._summary))
+        return "\n".join([*glance, *_printed(table), *told, *self._lines, *map(_folded, self.notes)])
+
+    def _repr_html_(self) -> str:
+        """Returns the same text for a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    @property
+    def _glance(self) -> Iterator[str]:
+        """Yields what one look should tell: memory, time, whether the budget is kept, what to do next."""
+        rows = [planned.row | planned.steps for planned in self.graphs]
+        saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
+        told = f"saved {_beside(saved, default)} of PyTorch's default"
+        if len(rows) == 1:  # peaks of several graphs do not add up
+            told += f"; peak {_beside(rows[0]['peak_bytes'], rows[0]['default_peak_bytes'])} of it"
+        yield told
+        step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
+        ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
+        if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
+            yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
+        missed = any(_MISSED.search(text) for one in self.graphs for text in (*one.remarks, one.chosen.check))
+        if self.held_bytes is not None:
+            yield f"budget: {'not kept, see below' if missed else 'kept'}"
+        if missed:
+            yield "next: a smaller batch, a larger budget, or offloading"
+        elif step and default and step > 1.05 * default:
+            yield "next: for a faster step, raise the budget; remat.frontier shows what that gains"
 
     @property
     def _summary(self) -> Iterator[str]:
-        yield f"by {', '.join(dict.fromkeys(planned.cost_model for planned in self.graphs))}; peaks are predicted"
+        yield f"by {', '.join(dict.fromkeys(planned.cost_model for planned in self.graphs))}; predicted: peaks, steps"
         if any(planned.from_cache for planned in self.graphs):
             yield "cached: planned in an earlier run; torch had the graph in its cache on disk"
         for number, planned in enumerate(self.graphs, 1):
@@ -287,6 +317,15 @@ def _printed(table: Table) -> list[str]:
     text = io.StringIO()
     Console(width=_WIDTH, file=text, markup=False).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def _total(rows: list[dict[str, Any]], *columns: str) -> float | None:
+    counts = [row[column] for row in rows for column in columns]
+    return None if None in counts else sum(counts)
+
+
+def _beside(count: float | None, default: float | None) -> str:
+    return "unknown" if count is None else f"{human_bytes(int(count))}, {f'{count / default:.0%}' if default else '-'}"
 
 
 def _size(count: int | None) -> str:

@@ -202,7 +202,7 @@ class SharedBudget:
             self._has_warned = True
             warnings.warn(
                 f"{calls} calls of the model are alive at the same time; {self.cost_model!r} "
-                f"counts one, and is not kept: run the backward pass of each call before the next call",
+                f"counts one of them, so the limit may be exceeded: run the backward pass of each call before the next",
                 stacklevel=4,
             )
         if self._has_warned or self.cost_model.limits_peak:
@@ -251,8 +251,8 @@ class SharedBudget:
         elif holds_more:
             self._dropped = {}
             ranks.warn(
-                "remat: results of a graph are held in its backward pass that nobody held in the first steps. They are "
-                "not counted, so the peak may be above the limit."
+                "remat: you hold results of a graph during its backward pass, and did not in the first steps. They "
+                "are not counted, so the peak may exceed the limit."
             )
         self._planned |= new  # not before: where there are no plans, each step says so
 

@@ -83,8 +83,8 @@ def keep_within(
         if open_ended:
             held = ", ".join(f"{symbol.name} up to {sizes[symbol.name]}" for symbol in open_ended)
             ranks.warn(
-                f"the budget is kept for sizes of the arguments {held}, and not watched beyond, since {why}; "
-                f"say how large they get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
+                f"the budget holds for these sizes of the arguments: {held}. Larger ones are not checked, because "
+                f"{why}; say how large they can get: torch._dynamo.mark_dynamic(x, 0, min=2, max=...)"
             )
         return
     if varying and saved_limit is not None and not keep_at_most(saved, saved_limit):

@@ -83,7 +83,7 @@ def choice(
         if fits and max(size, value.shape[-1]) > 128:  # the limit of check_cudnn_tensor_shapes
             raise CaptureError(
                 f"whether torch takes cuDNN or flash attention on {sheet.name} for heads of {size} depends on the "
-                f"versions of both: say it with torch.backends.cuda.enable_cudnn_sdp(False), for one"
+                f"versions of both: decide it, for example with torch.backends.cuda.enable_cudnn_sdp(False)"
             )
         if fits:
             return "cudnn"

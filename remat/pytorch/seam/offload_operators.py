@@ -36,8 +36,8 @@ def tensor_of(handle: Tensor) -> Tensor:
     shape = handle.shape[1:]
     if handle.untyped_storage().nbytes() < shape.numel() * handle.itemsize:
         raise RuntimeError(
-            "an offloaded value is not behind its handle any more: a hook on saved tensors, such as save_on_cpu, gave "
-            "back another tensor; take the hook off, or offload nothing"
+            "an offloaded value is lost: a hook on saved tensors, such as save_on_cpu, gave back another tensor; "
+            "remove the hook, or offload nothing"
         )
     in_rows = torch.empty(shape, dtype=handle.dtype, device="meta").stride()
     return handle.as_strided(shape, in_rows)

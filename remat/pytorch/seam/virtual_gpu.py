@@ -52,7 +52,7 @@ def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextM
             raise InvalidOption(f"device must name a device of torch, got {name!r} ({error})") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise NotInstalled(
-                f"device={str(name)!r} needs a GPU in this machine; to compile for one that is not there, name it: "
+                f"device={str(name)!r} needs a GPU in this machine; to compile for one that it does not have, name it: "
                 f"'a100', 'h100' or 'h200'"
             )
         return device, ExitStack
@@ -126,7 +126,7 @@ def _inductor(sheet: GpuSheet) -> Generator[None]:
     if timed:
         raise InvalidOption(
             f"torch._inductor.config.{timed[0]} has Inductor choose kernels by timing them, which takes a GPU: turn it "
-            f"off to compile for one that is not there"
+            f"off to compile for one that this machine does not have"
         )
     # Launchers that torch loads itself keep no `CompiledKernel`, with its PTX and cubin; the name moved in 2.13.
     launchers = [name for name in ("use_static_triton_launcher", "use_static_cuda_launcher") if hasattr(config, name)]
