@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat.predict.kernels import kernels
+from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.measure.torch_budgets import torchs_plans
 
 
 class Normalized(nn.Module):
@@ -111,6 +114,33 @@ def rotary(x: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
     """The gradient is put together of slices; where angles are computed again, each slice reads the same positions."""
     y, angles = x * weight, positions.sin().repeat(1, 2)
     return y * angles + torch.cat([-y[..., 8:], y[..., :8]], -1) * (1 - angles)
+
+
+class NextWord(nn.Module):
+    """The last logits of each text say nothing: the gradient of the others is put into a tensor of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(512, 8), nn.Linear(8, 512, bias=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        logits = self.last(self.words(words))
+        return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+
+
+# With one text, Inductor writes the gradient over the logits. With several, the flattened index has a division.
+@pytest.mark.parametrize("device", [None, "h200"])
+@pytest.mark.parametrize("texts", [1, 3])
+def test_a_gradient_that_is_put_into_zeros_is_written_over_what_it_is_of_as_by_inductor(
+    texts: int, device: str | None
+) -> None:
+    ((graph, plans),) = torchs_plans(NextWord(), torch.randint(512, (texts, 64)), budgets=[1.0], device=device)
+    plan = plans[1.0]
+    peak = remat.timeline(graph, plan).peak_bytes
+    with virtual_gpu(device) if device else nullcontext():
+        assert peak == rehearsed_peak(graph, plan)
+    logits = texts * 64 * 512 * 4
+    assert (peak < 2 * logits) == (texts == 1)
 
 
 def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors() -> None:

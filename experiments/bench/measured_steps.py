@@ -75,14 +75,16 @@ class Step:
     def first(self) -> Row:
         """Compiles the step, and returns what it computes."""
         start = time.perf_counter()
-        with partitioner_settings(activation_memory_budget=self._budget):
-            loss = self._train()
-        self._wait()
-        first_s = time.perf_counter() - start
-        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-        norm = torch.stack([gradient.float().norm() for gradient in gradients]).norm().item()
-        self._release()  # other ways take their first steps at the same time
-        return {"first_s": round(first_s, 1), "loss": loss.item(), "gradient_norm": norm}
+        try:
+            with partitioner_settings(activation_memory_budget=self._budget):
+                loss = self._train()
+            self._wait()
+            first_s = time.perf_counter() - start
+            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+            norm = torch.stack([gradient.float().norm() for gradient in gradients]).norm().item()
+            return {"first_s": round(first_s, 1), "loss": loss.item(), "gradient_norm": norm}
+        finally:
+            self._release()  # other ways take their first steps at the same time
 
     def peak(self) -> Row:
         """Measures the most bytes that the step holds above what is held before it, and says what is predicted."""
@@ -246,6 +248,10 @@ def _started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, An
             worker.begin("first")
         for worker in batch:
             rows[worker.way] = dict(worker.end() or {})
+        for worker in batch:
+            if "OutOfMemoryError" in worker.error:  # alone it may have room
+                worker.error = ""
+                rows[worker.way] = dict(worker.ask("first") or {})
     for worker in new:
         row = rows[worker.way]
         row |= {"peak_bytes": None} | ({} if worker.error else worker.ask("peak") or {})

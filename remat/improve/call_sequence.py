@@ -101,11 +101,17 @@ class CallsInOrder:
                 made = call, name
         return _Crossing(size, made, sorted(takers), needs_gradient)
 
+    # The peak of the call's backward pass has the gradient in it, as long as it is alive.
+    def _counts_gradient(self, call: int, name: str) -> bool:
+        return name in self._parts[self._calls.order[call]].gradients
+
     # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
     def _handed_back_bytes(self) -> IntArray:
         handed = np.zeros(len(self._calls.order), np.int64)
         for crossing in self._crossings:
             if crossing.takers and crossing.needs_gradient:
                 first = max(crossing.begin - 1, 0)
+                if crossing.made is not None and self._counts_gradient(*crossing.made):
+                    first += 1
                 handed[first : crossing.takers[-1][0] if self._calls.in_reverse else first + 1] += crossing.size
         return handed

@@ -63,7 +63,7 @@ class JointPeak:
         if sequences is None:
             sequences = [CallSequence(tuple(i for i, part in enumerate(parts) for _ in range(part.times)))]
         self.parts, self.sequences = parts, sequences
-        self.predictors = [cost_model and predictor_for(part.graph, cost_model, part.dropped) for part in parts]
+        self.predictors = [cost_model and predictor_for(part.graph, cost_model, part.exchanged) for part in parts]
         self._in_order = [CallsInOrder(parts, calls) for calls in sequences]
         self._memories: list[dict[bytes, GraphMemory]] = [{} for _ in parts]
         self._steps: dict[int, StepMemory | Simulator] = {}
@@ -95,7 +95,7 @@ class JointPeak:
         if predictor is None or offloaded.any():
             if i not in self._steps:
                 is_step = records_calls(graph)
-                self._steps[i] = StepMemory(graph, dropped=part.dropped) if is_step else Simulator(graph)
+                self._steps[i] = StepMemory(graph, exchanged=part.exchanged) if is_step else Simulator(graph)
             line = self._steps[i].timeline(saved, offloaded)
         else:
             line = predictor.timeline(saved)

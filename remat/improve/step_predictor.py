@@ -9,7 +9,7 @@ import numpy as np
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
-from remat.predict.buffers import StepMemory, records_calls
+from remat.predict.buffers import ALONE, Exchanged, StepMemory, records_calls
 from remat.predict.kernels import backend_for
 from remat.predict.memory import Timeline
 from remat.predict.time.device import DeviceProfile
@@ -25,18 +25,18 @@ class StepPredictor:
     Attributes:
         graph: the joint graph; its device says whose kernels are predicted.
         device: the ceilings by which kernels are timed.
-        dropped: outputs that the caller does not keep (see `StepMemory`).
+        exchanged: what other graphs take.
     """
 
-    def __init__(self, graph: Graph, device: DeviceProfile, dropped: frozenset[str] = frozenset()) -> None:
-        self.graph, self.device, self.dropped = graph, device, dropped
-        self._memory, self._clock = StepMemory(graph, dropped=dropped), KernelClock(graph, device)
+    def __init__(self, graph: Graph, device: DeviceProfile, exchanged: Exchanged = ALONE) -> None:
+        self.graph, self.device, self.exchanged = graph, device, exchanged
+        self._memory, self._clock = StepMemory(graph, exchanged=exchanged), KernelClock(graph, device)
         self._ns: dict[bytes, float] = {}
         self._peaks: dict[bytes, int] = {}
 
     @classmethod
     def of(
-        cls, graph: Graph, device: DeviceProfile, kind: str | None = None, dropped: frozenset[str] = frozenset()
+        cls, graph: Graph, device: DeviceProfile, kind: str | None = None, exchanged: Exchanged = ALONE
     ) -> StepPredictor:
         """Returns the predictor of a graph and a device, which remembers what it predicted before.
 
@@ -44,11 +44,11 @@ class StepPredictor:
             graph: captured on any device.
             device: the ceilings.
             kind: the name of a device that has the same kernels; None for the device of the graph.
-            dropped: outputs that the caller does not keep.
+            exchanged: what other graphs take.
         """
-        predictors, key = graph.derived(_predictors), (repr(device), kind, dropped)
+        predictors, key = graph.derived(_predictors), (repr(device), kind, exchanged)
         if key not in predictors:
-            predictors[key] = cls(for_device(graph, kind), device, dropped)
+            predictors[key] = cls(for_device(graph, kind), device, exchanged)
         return predictors[key]
 
     def ns(self, saved: BoolArray) -> float:
@@ -72,7 +72,7 @@ class StepPredictor:
         return line
 
 
-def predictor_for(graph: Graph, cost_model: CostModel, dropped: frozenset[str] = frozenset()) -> StepPredictor | None:
+def predictor_for(graph: Graph, cost_model: CostModel, exchanged: Exchanged = ALONE) -> StepPredictor | None:
     """Returns what predicts the steps of a graph on the device of a cost model; None if plans are ranked by price.
 
     Its graph has the kernels of that device. Graphs that do not record their calls have no kernels.
@@ -87,8 +87,8 @@ def predictor_for(graph: Graph, cost_model: CostModel, dropped: frozenset[str] =
     elif isinstance(device, str) and device in (*KNOWN, *ALIASES):
         kind = device
     assert isinstance(device, str | Path | DeviceProfile)  # `CostModel.step_device` says so
-    return StepPredictor.of(graph, find_device(device), kind, dropped)
+    return StepPredictor.of(graph, find_device(device), kind, exchanged)
 
 
-def _predictors(_graph: Graph) -> dict[tuple[str, str | None, frozenset[str]], StepPredictor]:
+def _predictors(_graph: Graph) -> dict[tuple[str, str | None, Exchanged], StepPredictor]:
     return {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.facts.columns import frozen
 from remat.facts.graph import Graph
+from remat.predict.buffers import Exchanged
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.problem.problem import Problem
@@ -31,6 +32,8 @@ class Subproblem:
         times: the number of calls whose saved values are alive at the same time.
         earlier: the names of its inputs that other graphs of the run computed, and that need gradients.
         dropped: names of storages that it returns, and that nobody holds any more when its backward pass begins.
+        gradients: for storages that it returns, the names of the tangents that are free once its backward pass has read
+            them. Where torch does not free them, they wait for the end of this pass.
     """
 
     graph: Graph
@@ -38,6 +41,12 @@ class Subproblem:
     times: int = 1
     earlier: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
+    gradients: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def exchanged(self) -> Exchanged:
+        """Returns what other graphs take, and hand over."""
+        return Exchanged(self.dropped, frozenset(self.gradients.values()))
 
     @property
     def earlier_bytes(self) -> int:

@@ -21,10 +21,11 @@ which they apply, each with the module that holds it:
   device it is there until it is copied, and from when it is copied back.
 - *Calls* (`workspaces`). A library may take memory while it runs. What is known of it is stated there.
 
-Not counted are parameters, arguments and tangents; and what a library does not take from torch's allocator.
+Not counted are parameters, arguments, and what a library does not take from torch's allocator. Tangents are counted
+only where other graphs hand them over.
 """
 
 from remat.predict.buffers.floor import step_floor
-from remat.predict.buffers.step import StepMemory, memory_of, records_calls
+from remat.predict.buffers.step import ALONE, Exchanged, StepMemory, memory_of, records_calls
 
-__all__ = ["StepMemory", "memory_of", "records_calls", "step_floor"]
+__all__ = ["ALONE", "Exchanged", "StepMemory", "memory_of", "records_calls", "step_floor"]

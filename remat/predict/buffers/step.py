@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -32,6 +31,24 @@ def memory_of(graph: Graph) -> StepMemory | Simulator:
     return StepMemory(graph) if records_calls(graph) else Simulator(graph)
 
 
+@dataclass(frozen=True)
+class Exchanged:
+    """Says what becomes of the results of a graph, and of their gradients, where other graphs of a run take them.
+
+    Attributes:
+        dropped: names of outputs that nobody holds when the backward pass begins; of a view, the name of the value that
+            owns its storage.
+        gradients: names of tangents that nobody else holds; they are free once the backward pass has read them. Without
+            other graphs, tangents are the caller's, and are not counted.
+    """
+
+    dropped: frozenset[str] = frozenset()
+    gradients: frozenset[str] = frozenset()
+
+
+ALONE = Exchanged()
+
+
 class StepMemory:
     """Follows the memory of compiled steps, and reads what does not depend on the plan only once.
 
@@ -41,7 +58,7 @@ class StepMemory:
         graph: the joint graph.
         backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
         holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
-        dropped: names of outputs that the caller does not keep; of a view, the name of the value that owns its storage.
+        exchanged: what other graphs take.
         copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
 
     Raises:
@@ -55,10 +72,10 @@ class StepMemory:
         backend: str | None = None,
         *,
         holds_outputs: bool = True,
-        dropped: Collection[str] = (),
+        exchanged: Exchanged = ALONE,
         copy_stream: bool = False,
     ) -> None:
-        self.graph, self.holds_outputs, self._dropped = graph, holds_outputs, dropped
+        self.graph, self.holds_outputs, self._exchanged = graph, holds_outputs, exchanged
         self._fuser = Fuser(graph, backend, copy_stream=copy_stream)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
@@ -104,6 +121,7 @@ class StepMemory:
         joined.add(forward, backward=False)
         joined.add(backward, backward=True)
         self._hand_over(joined, forward, backward)
+        self._hand_back(joined, backward)
         steps = [*forward.steps, *backward.steps]
         for step, groups in enumerate(steps):
             joined.work(step, workspace_bytes(self.graph, groups, gpu=self._fuser.backend.gpu), groups)
@@ -130,7 +148,7 @@ class StepMemory:
                 until = joined.forward_steps + last[argument] if argument in last else joined.steps
                 joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
-                is_held = self.holds_outputs and self.graph.names[self.graph.base[v]] not in self._dropped
+                is_held = self.holds_outputs and self.graph.names[self.graph.base[v]] not in self._exchanged.dropped
                 joined.hold(buffer, "output", joined.steps if is_held else joined.forward_steps - 1)
         for allocated in (forward, backward):
             for loop in allocated.scheduled.loops:
@@ -141,6 +159,13 @@ class StepMemory:
         for returned in backward.scheduled.returned.values():
             buffer = backward.memory(returned)
             joined.hold(came_from.get(buffer, buffer), "gradient", joined.steps)
+
+    # A gradient that another graph computed is alive from the beginning of the backward pass to its last reader.
+    def _hand_back(self, joined: _Joined, backward: AllocatedPass) -> None:
+        last, first = _last_steps(backward), joined.forward_steps
+        for v, argument in backward.scheduled.arguments.items():
+            if self.graph.names[v] in self._exchanged.gradients:
+                joined.rows[argument] = [v, 1, first, first + last.get(argument, 0), argument.bytes]
 
 
 def _last_steps(allocated: AllocatedPass) -> dict[Buffer, int]:

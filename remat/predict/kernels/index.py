@@ -234,6 +234,22 @@ def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
     return (*inner[0][:dim], ((size // digits[0][0], 0), *digits), *inner[0][dim + 1 :]), inner[1]
 
 
+def moved(inner: Access, dim: int, size: int, start: int) -> Access | None:
+    """Returns the map that reads `inner` from `start` on in one dimension, beyond its ends too, where a mask hides it.
+
+    TorchInductor keeps a plain index, `index - start`, if the dimension has one stride: None if not. So it may find
+    that a kernel reads just where it writes.
+
+    >>> moved((strided((3, 4), (4, 1)), 8), 0, 5, 2)
+    ((((5, 4),), ((4, 1),)), 0)
+    """
+    (dims, first), digits = inner, inner[0][dim]
+    if len(digits) != 1 or digits[0][1] < 0 or is_looked_up(first):
+        return None
+    stride = digits[0][1]
+    return (*dims[:dim], ((size, stride),), *dims[dim + 1 :]), first - start * stride
+
+
 def _beyond(n: int, s: int, inner: Access) -> tuple[int, int]:
     known = uneven(n, abs(led_to(inner[0], -s % STEPS)), n, s, inner) if s <= -STEPS else opaque(n, n, s, inner)
     return known[0]

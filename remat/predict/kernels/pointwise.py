@@ -12,6 +12,7 @@ from remat.predict.kernels.index import (
     Shape,
     contiguous_strides,
     identity,
+    moved,
     opaque,
     part_of,
     strided,
@@ -108,10 +109,14 @@ def patched(lowering: Lowering, call: Call) -> View:
     elif part.shape != shape:
         outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
+    # Dimensions ahead may have been flattened with this one, and then Inductor's index has a division, as it must.
+    is_shift = call.op == "aten.slice_scatter" and call.arg(5, "step", 1) == 1 and prod(shape[:dim]) == 1
 
     def read(of: Access) -> Access:
-        # Of a select_scatter, the part has a dimension less.
-        return through((outer, 0), of) if call.op == "aten.select_scatter" else part_of(outer, of, dim, start)
+        if call.op == "aten.select_scatter":  # the part has a dimension less
+            return through((outer, 0), of)
+        found = moved(of, dim, shape[dim], start) if is_shift else None
+        return part_of(outer, of, dim, start) if found is None else found
 
     merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in lowering.stores.loads(part).items()})
     draft.note(View(part.box, shape, read(part.access), part.stored))

@@ -48,6 +48,7 @@ class LiveCalls:
         self._watches = watches_results
         self._numbers = count()
         self._live: dict[int, str] = {}
+        self._saved: dict[int, Collection[str]] = {}
         self._released: deque[int] = deque()
         self._begun: deque[weakref.finalize[[int], Any]] = deque()
         self._made_elsewhere: dict[int, int] = {}
@@ -75,7 +76,14 @@ class LiveCalls:
         """Returns which results of a graph nobody was ever seen to hold in its backward pass, by their names there."""
         return frozenset(name for one, name in self._outputs[False] - self._outputs[True] if one == key)
 
-    def began(self, key: str, made_elsewhere: Mapping[int, int], activations: Mapping[str, Tensor], node: Any) -> None:
+    def began(
+        self,
+        key: str,
+        made_elsewhere: Mapping[int, int],
+        activations: Mapping[str, Tensor],
+        node: Any,
+        saved: Collection[str] = (),
+    ) -> None:
         """Counts a call whose saved values are alive from now on.
 
         Args:
@@ -83,11 +91,12 @@ class LiveCalls:
             activations: those that it takes and makes (see `activations_of`).
             node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
                 any more, whichever comes first.
+            saved: the names of storages that the call itself saves: whether others hold them, too, cannot be seen.
         """
         self._count_released()
         self._made_elsewhere.update(made_elsewhere)
         number = next(self._numbers)
-        self._live[number] = key
+        self._live[number], self._saved[number] = key, saved
         self._storages.note(number, activations)
         ended = weakref.finalize(node, self._released.append, number)  # from any thread, at any time
         ended.atexit = False
@@ -114,12 +123,15 @@ class LiveCalls:
             self._outputs[is_held].add(result)
 
     def _liveness(self, number: int, key: str, is_first: bool) -> dict[tuple[str, str], bool]:
-        held = {(key, name): is_held for name, is_held in self._storages.liveness(number, alone=False).items()}
+        held = {(key, name): is_held for name, is_held in self._held_by_others(number, alone=False)}
         for call, other in self._live.items() if is_first else ():
             if call != number:
-                alone = self._storages.liveness(call, alone=True)
-                held |= {(other, name): True for name, is_held in alone.items() if is_held}
+                held |= {(other, name): True for name, is_held in self._held_by_others(call, alone=True) if is_held}
         return held
+
+    def _held_by_others(self, call: int, *, alone: bool) -> list[tuple[str, bool]]:
+        held = self._storages.liveness(call, alone=alone)
+        return [(name, is_held) for name, is_held in held.items() if name not in self._saved[call]]
 
     def overlaps(self) -> Mapping[Together, Overlap]:
         """Returns which calls were alive together when one ended."""
@@ -142,6 +154,7 @@ class LiveCalls:
                 ended = self._released.popleft()
                 in_reverse &= ended == next(reversed(self._live), ended)
                 self._live.pop(ended, None)
+                self._saved.pop(ended, None)
             overlap = max(before, now, key=_uses)
             self._seen[together] = replace(overlap, handed_bytes=handed_bytes, in_reverse=in_reverse)
             self._storages.forget(all_of_them=False)

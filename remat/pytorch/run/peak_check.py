@@ -11,7 +11,7 @@ from dataclasses import replace
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.planned_graph import ChosenPlan
+from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan
 from remat.words import human_bytes
 
 
@@ -49,6 +49,8 @@ class PeakCheck:
         if isinstance(peak, str):
             return replace(chosen, check=f"the peak was not checked by Inductor's code: {peak}")
         told = f"the peak is {human_bytes(peak)} by Inductor's code"
+        if chosen.by in TOGETHER:  # the limit is that of several graphs
+            return replace(chosen, checked_peak_bytes=peak, check=f"of this graph alone, {told}")
         # Some were checked within an earlier limit, and may keep this one.
         beyond = {plan for plan, found in peaks.items() if isinstance(found, int) and found > limit_bytes}
         others = len(beyond - {chosen.plan})

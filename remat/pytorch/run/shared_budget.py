@@ -38,6 +38,7 @@ from remat.pytorch.run.live_calls import LiveCalls, Overlap, Together, is_part, 
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_storages import Boundary
 from remat.pytorch.run.sizes import counted_storages
+from remat.pytorch.seam.compilations import frees_gradients
 from remat.words import human_bytes
 
 # How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
@@ -194,7 +195,7 @@ class SharedBudget:
             node: of autograd, that holds the saved values.
         """
         self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, made_elsewhere, activations, node)
+        self._calls.began(piece.key, made_elsewhere, activations, node, piece.saved)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -283,7 +284,15 @@ class SharedBudget:
         keys = sorted(times)
         place = {key: i for i, key in enumerate(keys)}
         self._dropped = {key: self._calls.dropped(key) for key in keys}
-        parts = [replace(self._pieces[key].part, times=times[key], dropped=self._dropped[key]) for key in keys]
+        parts = [
+            replace(
+                self._pieces[key].part,
+                times=times[key],
+                dropped=self._dropped[key],
+                gradients=self._pieces[key].boundary.tangents if frees_gradients() else {},
+            )
+            for key in keys
+        ]
         sequences: list[CallSequence] = []
         for together in sets:
             # A part of a set may have been seen alone, after the calls that began last had ended.

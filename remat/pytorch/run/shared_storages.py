@@ -23,17 +23,20 @@ class Boundary:
     Attributes:
         inputs: the names of tensors that it takes.
         outputs: the names of the values in whose storages its results are; of those alone that it makes itself.
+        tangents: the name of the tangent of each of these values.
     """
 
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
     outputs: Mapping[int, str] = field(default_factory=dict[int, str])
+    tangents: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def of(cls, graph: Graph, joint_graph: fx.Graph) -> Boundary:
         """Reads the boundary of a joint graph; what torch does not describe is left out."""
+        placeholders = joint_graph.find_nodes(op="placeholder")
         inputs = {
             node.meta["desc"].idx: node.name
-            for node in joint_graph.find_nodes(op="placeholder")
+            for node in placeholders
             if hasattr(node.meta.get("desc"), "idx") and node.name in graph.index
         }
         (output,) = joint_graph.find_nodes(op="output")
@@ -44,7 +47,9 @@ class Boundary:
                 owner = int(graph.base[graph.index[node.name]])
                 if description.expr() == f"output[{position}]" and not graph.input[owner]:
                     outputs[position] = graph.names[owner]
-        return cls(inputs, outputs)
+        described = {node.name: getattr(node.meta.get("desc"), "output", None) for node in placeholders}
+        results = {name: getattr(output, "idx", None) for name, output in described.items() if name in graph.index}
+        return cls(inputs, outputs, {outputs[i]: name for name, i in results.items() if i in outputs})
 
 
 class SharedStorages:

@@ -10,7 +10,7 @@ from functools import cache
 from traceback import StackSummary
 from typing import Any
 
-from torch import fx
+from torch import autograd, fx
 
 from remat.errors import RematError
 from remat.pytorch.seam.internals import internals
@@ -105,6 +105,14 @@ def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | N
 def in_backward() -> bool:
     """Returns whether this thread runs a backward pass, in which checkpointed parts are computed again."""
     return internals("torch._C")._current_graph_task_id() != -1
+
+
+def frees_gradients() -> bool:
+    """Returns whether compiled backward passes free the gradients that they are handed, once they have read them.
+
+    Torch 2.13 hands them over in a list for that (`boxed_grads_call`); torch 2.11 holds them until the pass ends.
+    """
+    return hasattr(autograd.Function, "boxed_grads_call")
 
 
 def saved_values_freed(node: Any) -> bool:
