@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from remat.improve import peak_search
 from remat.improve.joint_peak import fit_joint_peak
+from remat.improve.one_liners import one_liners
 from remat.improve.peak_search import fit_peak, measuring_with
 from remat.improve.subproblem import subproblem_of
 from remat.predict.buffers import StepMemory
@@ -347,3 +349,18 @@ def test_plans_that_were_checked_within_another_limit_are_not_counted(monkeypatc
     check(graph, second, 40)
     with pytest.warns(UserWarning, match="more than the limit"):
         assert "before it, 1 of the plans" in check.noted(graph, ChosenPlan(second, "a search")).check
+
+
+def test_pytorchs_one_liners_are_checked_where_a_better_plan_is_refused() -> None:
+    """What the prediction misses of one plan says little about another one: that one is right here."""
+    graph = remat.Corpus.open().graph("small-gpt-fused-attention")
+    saved = dict(one_liners(graph))["every second layer checkpointed"]
+    limit, checked = StepMemory(graph).peak(saved) + 100_000, list[bool]()
+
+    def measure(graph: remat.Graph, plan: remat.Plan, limit_bytes: int) -> int:
+        checked.append(np.array_equal(remat.Choice.from_plan(graph, plan).saved, saved))
+        return limit_bytes if checked[-1] else 3 * limit_bytes
+
+    with measuring_with(measure):
+        assert remat.choose(graph, MemoryBudget(limit, of="peak")).plan is not None
+    assert checked == [False] * (len(checked) - 1) + [True]

@@ -184,6 +184,11 @@ class JointPlans:
             self._within[limit_bytes] = plan
         return self._within[limit_bytes]
 
+    def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[JointPlan]) -> JointPlan | None:
+        """Returns the best joint plan within a tighter limit."""
+        del limit_bytes, tried
+        return self.within(tighter_bytes)
+
     def _joint(self, candidates: Sequence[_Candidate]) -> JointPlan:
         return JointPlan([one.choice for one in candidates], self._peak_of(candidates))
 

@@ -101,6 +101,11 @@ class PeakPlans:
             (p for p in self.front if p.peak_bytes <= limit_bytes), key=lambda plan: plan.peak_bytes, default=None
         )
 
+    def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
+        """Returns the best plan within a tighter limit."""
+        del limit_bytes, tried
+        return self.within(tighter_bytes)
+
     @cached_property
     def cheapest(self) -> PeakPlan:
         """Returns the minimum cut or the plan that saves all it may: the cheaper one; of equals, that with less peak.

@@ -68,6 +68,13 @@ class Plans(Protocol):
         """Returns the best plan found with a peak of at most `limit_bytes`; None if there is none."""
         ...
 
+    def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[Any], /) -> Any:
+        """Returns the best plan that may keep a limit by measurement, though the plans `tried` did not; None if none.
+
+        A plan within the tighter limit may, and so may one that has nothing to do with those tried.
+        """
+        ...
+
 
 _Plan = TypeVar("_Plan")
 
@@ -229,7 +236,8 @@ def checked_plan(
     """Finds a plan that keeps a limit also by measurement, and returns (measured bytes or None, plan or None).
 
     If a plan exceeds the limit by a factor when measured, the next one is searched within a limit that is smaller by
-    this factor. If no plan keeps the limit, a fraction takes the plan with the smallest peak measured, and bytes take
+    this factor. But the error of one plan says little about others: PyTorch's one-liners are measured, too, if they are
+    better. If no plan keeps the limit, a fraction takes the plan with the smallest peak measured, and bytes take
     none.
 
     Args:
@@ -244,8 +252,10 @@ def checked_plan(
         if taken is None or taken <= limit_bytes:
             return taken, plan
         tried.append((taken, plan))
-        tighter = plans.within(plan.peak_bytes * limit_bytes // taken) if len(tried) < MEASURED - 1 else None
-        plan = plans.smallest if tighter is None else tighter
+        refused = [other for _, other in tried]
+        is_last = len(tried) == MEASURED - 1
+        other = None if is_last else plans.next_within(limit_bytes, plan.peak_bytes * limit_bytes // taken, refused)
+        plan = plans.smallest if other is None else other
         if any(plan is other for _, other in tried):
             break
     taken, least = min(tried, key=lambda one: one[0]) if tried else (None, plan)

@@ -102,6 +102,14 @@ class StepPlans:
                 _ = self.smallest
         return self._best(limit_bytes)
 
+    def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
+        """Returns the best plan within a tighter limit, or the best of PyTorch's one-liners within the limit."""
+        tighter, one_liners = self.within(tighter_bytes), {choice.key for choice in self._ranking.one_liners}
+        within = [plan for key, plan in self._predicted.items() if key in one_liners and plan.peak_bytes <= limit_bytes]
+        untried = [plan for plan in within if not any(plan is other for other in tried)]
+        may_keep = [*untried, *([] if tighter is None else [tighter])]
+        return min(may_keep, key=lambda plan: self._ranking.of(plan.choice), default=None)
+
     @property
     def ranked(self) -> list[tuple[Choice, float]]:
         """Returns all plans that were predicted, each with its rank; the first is that of least cost."""
