@@ -82,6 +82,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert sorted(tmp_path.iterdir()) == there
     if isinstance(raised.value, OSError):
         assert raised.value.filename == str(path)
+        assert str(raised.value).endswith(repr(str(path)))
 
 
 def test_permissions_and_links_stay(tmp_path: Path) -> None:

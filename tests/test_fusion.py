@@ -306,6 +306,24 @@ def test_kernels_are_those_of_inductors_own_scheduler(name: str, mode: str) -> N
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_added_to_places_is_a_loop_where_one_thread_runs(threads: int) -> None:
+    from remat.pytorch.inductor.scheduled import Scheduled
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x, rows = torch.randn(4, 8, requires_grad=True), torch.randint(8, (4, 3))
+        graph = remat.capture(lambda x, rows: x.sin().gather(1, rows).exp().sum(), x, rows)
+        plan = remat.solve(ByteTraffic().pose(graph)).plan
+        expected = sorted((k.backward, k.generated, k.bytes) for k in Scheduled(graph).kernels(plan))
+    finally:
+        torch.set_num_threads(before)
+    found = kernels(graph, plan)
+    assert sorted((k.backward, k.generated, k.bytes) for k in found) == expected
+    assert all(kernel.generated for kernel in found) == (threads == 1)
+
+
 def test_gradients_of_convolutions_turn_images_by_the_rules_of_the_torch_that_captured_them() -> None:
     """Since 2.15 a backward pass without convolutions keeps images with channels last, and so copies one less.
 

@@ -100,6 +100,16 @@ def test_kernels_and_peaks_of_images_are_inductors(
     assert remat.timeline(graph, chosen).peak_bytes == rehearsed_peak(graph, chosen)
 
 
+def test_a_copy_of_what_is_given_is_returned_as_one() -> None:
+    """Inductor removes clones, but none that would make what a pass returns a view of what it is given or returns."""
+    x = torch.randn(4, 6, 8, requires_grad=True)
+    for f in (lambda x: x.view(4, 48).clone(), lambda x: (y := x.sin(), y.view(4, 48).clone())):
+        graph = remat.capture(f, x)
+        plan = remat.solve(ByteTraffic().pose(graph)).plan
+        assert moved(kernels(graph, plan)) == moved(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes >= 4 * 48 * 4
+
+
 def rotary(x: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
     """The gradient is put together of slices; where angles are computed again, each slice reads the same positions."""
     y, angles = x * weight, positions.sin().repeat(1, 2)

@@ -315,3 +315,19 @@ def test_what_several_graphs_save_is_paid_once(budget: str, recomputed: int) -> 
     *_, (report, kept) = steps_within(budget)
     assert report.held_bytes == kept == 3 * 64 * WIDTH * 4
     assert len(report.graphs[0].chosen.plan.recomputed) == recomputed
+
+
+def test_a_graph_that_launches_nothing_has_a_peak_of_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timeline has no steps, and so is false."""
+
+    class Empty:
+        saved_bytes = peak_bytes = 0
+
+        def __len__(self) -> int:
+            return 0
+
+    monkeypatch.setattr("remat.pytorch.run.planned_graph.timeline", lambda *_, **__: Empty())
+    step = remat.compile(nn.Linear(2, 2), codegen=False)
+    step(torch.randn(3, 2)).sum().backward()
+    assert step.report().as_frame().peak_bytes.tolist() == [0]
+    assert str(step.report())

@@ -36,7 +36,8 @@ def write_file(path: Path, data: bytes) -> None:
         part.replace(target)
     except BaseException as error:
         if isinstance(error, OSError):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # set to None, the message would end in "-> None"
         part.unlink(missing_ok=True)
         raise
 

@@ -24,6 +24,10 @@ from remat.predict.kernels.strides import channels_last, is_channels_last, same_
 
 # Channels are padded to a multiple of these.
 _BLOCK = 16
+
+# The most columns of a filter for which oneDNN has a kernel that makes its gradient, and the fewest places of an image
+# for which its product of matrices is shared by threads.
+_WIDEST, _FEW_PLACES = 14, 256
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 # Calls that return values and places. Of two, what nobody reads is there until the call returns.
@@ -57,13 +61,11 @@ def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], 
     """
     if op.startswith(_ATTENTION):
         return _attention(arguments, backward="_backward" in op)
-    # A part of a tensor is copied first.
-    of_parts = sum(argument.bytes for argument in arguments if argument.bytes < stored.get(argument.value, 0))
     if op.startswith("aten._embedding_bag_backward"):
-        return of_parts + _bags(arguments)
+        return _of_parts(arguments, stored) + _bags(arguments)
     if op.startswith("aten.convolution."):
-        return of_parts + _convolution(arguments, results)
-    return of_parts + _gradients(arguments, results) if "convolution_backward" in op else 0
+        return _convolution(arguments, results, stored)
+    return _gradients(arguments, results, stored) if "convolution_backward" in op else 0
 
 
 def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
@@ -128,7 +130,7 @@ def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
     query, key = (argument.shape for argument in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
-    threads = os.cpu_count() or 1
+    threads = _threads()
     block = 2 * rows * columns if backward else rows * (columns + 2 + query[-1])
     return 4 * (threads * block + (rows if backward else 0))
 
@@ -140,37 +142,72 @@ def _bags(arguments: Sequence[Buffer]) -> int:
     return 3 * gradient.bytes + sizes.bytes if len(maxima.shape) > 1 else 4 * indices.bytes
 
 
-def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
+def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
     image, filters = arguments[:2]
     (result,) = results
     if _last(image) or _last(filters):
-        return _blocked_bytes(filters, image.shape[1], few=True) + _SCRATCH_BYTES
-    return max(image.bytes + filters.bytes, result.bytes)
+        return _turned(image, stored) + _reordered(image, filters, result.shape[1], backward=False)
+    return _of_parts(arguments, stored) + max(image.bytes + filters.bytes, result.bytes)
 
 
 # The larger of two phases: the gradient of the image, then those of filters and bias beside it.
-def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer]) -> int:
+def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
     gradient, image, filters = arguments[:3]
     of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
     rest = sum(buffer.bytes for buffer in results) - of_image
     if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel are as they were
-        turned = sum(buffer.bytes for buffer in (gradient, image) if not _may_be_last(buffer))
-        first = _blocked_bytes(filters, image.shape[1], few=True) + _SCRATCH_BYTES - rest if of_image else 0
-        few = max(filters.shape[2:]) <= min(3, *image.shape[2:])
-        return turned + max(first, _blocked_bytes(filters, image.shape[1], few=few) + rest)
+        first = _reordered(image, filters, gradient.shape[1], backward=True) - rest
+        of_filters = any(buffer.shape == filters.shape for buffer in results)
+        second = _of_filters(gradient, image, filters, rest) if of_filters else 0
+        turned = _turned(gradient, stored) + _turned(image, stored)
+        return turned + max(first if of_image else 0, second)
+    of_parts = _of_parts(arguments, stored)
     first = max(gradient.bytes + filters.bytes, of_image) - rest if of_image else 0
     if image.strides in (None, contiguous_strides(image.shape)):
-        return max(first, gradient.bytes + image.bytes)
-    return image.bytes + max(first, gradient.bytes)  # a copy in rows comes first
+        return of_parts + max(first, gradient.bytes + image.bytes)
+    return of_parts + image.bytes + max(first, gradient.bytes)  # a copy in rows comes first
 
 
-# Where `few`, groups of few channels stay as they are.
-def _blocked_bytes(filters: Buffer, channels: int, *, few: bool) -> int:
+# Filters as a convolution takes them, with its scratch. The common kernel (`brgconv`) puts only the channels that it
+# writes into blocks; groups of few channels have another, which puts both. The gradient of an image is a convolution,
+# too, that reads what the other writes, as a transposed one does.
+def _reordered(image: Buffer, filters: Buffer, results: int, *, backward: bool) -> int:
     out, within, *size = filters.shape
-    groups = max(channels // within, 1)
-    if groups > 1 and within < _BLOCK // 2 and few:
+    groups = _groups(image, filters, results)
+    out //= groups
+    read, written = (within, out) if backward == (results != filters.shape[0]) else (out, within)
+    if groups == 1 or read > _BLOCK:
+        return groups * read * _padded(written) * prod(size) * filters.itemsize + _SCRATCH_BYTES
+    if within < _BLOCK // 2:
         return filters.bytes
-    return groups * _padded(out // groups) * _padded(within) * prod(size) * filters.itemsize
+    block = _BLOCK if max(read, written) > _BLOCK // 2 else _BLOCK // 2
+    return groups * _up(read, block) * _up(written, block) * prod(size) * filters.itemsize
+
+
+# oneDNN has kernels for filters of up to 14 columns (`init_conf` in `jit_avx512_common_conv_kernel.cpp`), which pad no
+# image of less than a block of channels (`is_1stconv` there). Wider ones are a product of matrices: each thread copies
+# an image, and what a filter sees at each place, and adds up filters (`gemm_convolution_utils.cpp`).
+def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int) -> int:
+    out, within, *size = filters.shape
+    groups = _groups(image, filters, gradient.shape[1])
+    if size[-1] > _WIDEST and groups == 1:
+        batch, places, threads = image.shape[0], prod(gradient.shape[2:]), _threads()
+        columns = prod(filters.shape[1:]) * places * filters.itemsize
+        apart = threads if batch > 1 and places // threads < _FEW_PLACES else 1
+        return apart * (4 * filters.bytes + image.bytes // batch + columns)
+    if groups > 1 and within < _BLOCK // 2 and max(size) <= min(3, *image.shape[2:]):
+        return filters.bytes + rest
+    read = within if groups == 1 and within < _BLOCK else _padded(within)
+    return groups * _padded(out // groups) * read * prod(size) * filters.itemsize + rest
+
+
+def _threads() -> int:
+    return os.cpu_count() or 1
+
+
+# A transposed convolution, whose filters begin with the channels of its image, is taken for one of one group.
+def _groups(image: Buffer, filters: Buffer, results: int) -> int:
+    return image.shape[1] // filters.shape[1] if results == filters.shape[0] else 1
 
 
 def _padded(channels: int) -> int:
@@ -181,10 +218,17 @@ def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-# As `is_contiguous(memory_format=...)`.
-def _may_be_last(buffer: Buffer) -> bool:
+# A part of a tensor is copied first.
+def _of_parts(arguments: Sequence[Buffer], stored: Mapping[int, int]) -> int:
+    return sum(argument.bytes for argument in arguments if argument.bytes < stored.get(argument.value, 0))
+
+
+# What is copied to have its channels last, as `contiguous(memory_format=...)` does; a part is copied in the same turn.
+def _turned(buffer: Buffer, stored: Mapping[int, int]) -> int:
+    if len(buffer.shape) != 4:
+        return _of_parts([buffer], stored)
     strides = buffer.strides or contiguous_strides(buffer.shape)
-    return len(buffer.shape) != 4 or same_layout(buffer.shape, strides, channels_last(buffer.shape))
+    return 0 if same_layout(buffer.shape, strides, channels_last(buffer.shape)) else buffer.bytes
 
 
 def _last(buffer: Buffer) -> bool:

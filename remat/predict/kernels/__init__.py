@@ -38,9 +38,10 @@ before 2.13, such gradients take no other.
 
 **What each operator becomes** (`dispatch` chooses among these). In `reductions`, sums of fewer than 8 elements are
 unrolled, variances of up to 1,024 elements take two loops, and means take a division more. In `indexing`, embedding,
-gather and index read at any place, index_put and scatter are loops that write at any place, and scatter_add is a call.
-In `library`, a concatenation is written in place. Everything without a rule is a call of eager's operator, and so is
-everything with complex numbers. `pointwise` has the rest, and `rules` the thresholds.
+gather and index read at any place, index_put and scatter are loops that write at any place, and scatter_add is a call
+where several threads run (of a graph captured with one thread, `Graph.meta` says so). In `library`, a concatenation is
+written in place. Everything without a rule is a call of eager's operator, and so is everything with complex numbers.
+`pointwise` has the rest, and `rules` the thresholds.
 
 **What shares a kernel** (`schedule`, `cpu_schedule`, `loop_groups`). Loops are ordered by the strides of their
 accesses, and joined where all accesses allow it. In up to 10 rounds, the pairs with the most bytes in common fuse. A

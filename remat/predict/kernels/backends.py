@@ -32,6 +32,8 @@ class KernelBackend:
     # whether gradients of convolutions ask for the layouts of eager (`constrain_to_fx_strides`), not for those that
     # suit the library (`convolution_backward_lowering`).
     eager_gradients: bool = False
+    # whether a kernel adds to places that it looks up (`use_scatter_fallback`): on CPUs, where one thread runs.
+    adds_in_place: bool = False
 
     def of_torch(self, torch: str) -> KernelBackend:
         """Returns the backend as it was in a version of torch."""
@@ -69,7 +71,8 @@ def backend_for(graph: Graph, name: str | None) -> KernelBackend:
         name = TRITON.name if graph.meta.get("device") == "cuda" else CPU.name
     if not isinstance(name, str) or name not in BACKENDS:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"backend must be one of {', '.join(BACKENDS)}, got {name!r}{near(name, BACKENDS)}")
-    return BACKENDS[name].of_torch(graph.meta.get("torch", ""))
+    backend = BACKENDS[name].of_torch(graph.meta.get("torch", ""))
+    return replace(backend, adds_in_place=backend.gpu or graph.meta.get("threads") == "1")
 
 
 def release(torch: str) -> tuple[int, int]:

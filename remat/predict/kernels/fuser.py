@@ -111,7 +111,7 @@ class Fuser:
         self._strides = eager_strides(self._calls)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
         self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
-        self._rewrites = Rewrites.of(self._calls, graph.view.tolist(), self.backend)
+        self._rewrites = Rewrites.of(self._calls, graph.view.tolist(), graph.base.tolist(), self.backend)
         ops = [call.op for call in self._calls]
         self._realizing = np.array([op in rules.NEEDS_REALIZED for op in ops], np.bool_)
         self._realizing |= np.array([rule in (library, attention) for rule in self._rules], np.bool_)

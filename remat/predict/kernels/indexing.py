@@ -114,8 +114,8 @@ def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, 
 
 
 def scatter(lowering: Lowering, call: Call) -> View:
-    """Lowers scatter_add to a copy and a call, as on several threads of a CPU; a GPU adds atomically, if it can."""
-    if lowering.stores.backend.gpu and call.dtype not in ("int64", "bool"):
+    """Lowers scatter_add to a copy and a call, as on several threads of a CPU; one thread, or a GPU, adds in a loop."""
+    if lowering.stores.backend.adds_in_place and call.dtype not in ("int64", "bool"):
         return placed(lowering, call)
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     reads: Reads = {(target, ((), 0)): 1}

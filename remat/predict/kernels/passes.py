@@ -32,10 +32,11 @@ class Rewrites:
     seen_through: Sequence[bool]  # (n,) views and elements of tuples: their readers count in their place
     ops: Sequence[str]
     shapes: Sequence[Shape]
+    base: Sequence[int]  # (n,) the value that owns the storage of each value
     for_gpu: bool
 
     @classmethod
-    def of(cls, calls: Sequence[Call], views: Sequence[bool], backend: KernelBackend) -> Rewrites:
+    def of(cls, calls: Sequence[Call], views: Sequence[bool], base: Sequence[int], backend: KernelBackend) -> Rewrites:
         copies: dict[int, int] = {}
         sums: dict[int, list[tuple[int, int]]] = {}
         elements: dict[int, list[int]] = {}
@@ -52,7 +53,7 @@ class Rewrites:
         ops = [call.op for call in calls]
         through = [view or op == "getitem" for view, op in zip(views, ops, strict=True)]
         elementwise, shapes = [op in ELEMENTWISE for op in ops], [call.shape for call in calls]
-        return cls(copies, sums, elements, biased, elementwise, through, ops, shapes, backend.gpu)
+        return cls(copies, sums, elements, biased, elementwise, through, ops, shapes, base, backend.gpu)
 
 
 # Of two products in a sum, Inductor adds the second to the first.
@@ -106,12 +107,15 @@ class Rewritten:
         inside[values] = True
         here = inside[readers]
         u, v = producers[here], readers[here]
+        owners, holds = np.array(rewrites.base), np.zeros(n, np.bool_)  # what the pass returns, or is given
+        holds[owners[returned]] = True
+        holds |= ~inside
         copies = {
             copy: source
             for copy, source in rewrites.copies.items()
             if inside[copy]
             and same_layout(rewrites.shapes[copy], strides[source], strides[copy])  # `remove_noop_ops`
-            and not (returned[copy] and (returned[source] or not inside[source]))
+            and not (holds[owners[copy]] and holds[owners[source]])
         }
         products, unfused = _fused(
             rewrites, values.tolist(), np.bincount(u, minlength=n), returned, Readers(rewrites, u, v, returned)

@@ -26,7 +26,7 @@ from remat.predict.kernels.index import (
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.strides import channels_last, same_layout
+from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
 from remat.predict.kernels.view_maps import expanded
 
 
@@ -119,13 +119,16 @@ class Stores:
         return view if same else self.copy(view, strides)
 
     def in_order(self, view: View, strides: Shape) -> View:
-        """Stores a value so that its strides have the same order as these, or copies it."""
+        """Stores a value so that its strides have the order of these, without their gaps, or copies it."""
         if len(view.shape) < 2:
             return view
         self._settle_whole(view)
         settled = view.box.buffer is not None and view.box.buffer.strides is not None
         found = layout(view) if settled else None
-        return view if found and _ordered(view.shape, found, strides) else self.exactly(view, strides)
+        if found and _ordered(view.shape, found, strides):
+            return view
+        has_gaps = sum((n - 1) * stride for n, stride in zip(view.shape, strides, strict=True)) >= prod(view.shape)
+        return self.exactly(view, in_order_of(view.shape, strides) if has_gaps else strides)
 
     def hint(self, view: View) -> None:
         """Stores an expression that reads more than one tensor (`StorageBox.realize_hint`)."""

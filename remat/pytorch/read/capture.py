@@ -81,10 +81,12 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
 
 
 def where(joint_graph: fx.Graph) -> dict[str, str]:
-    """Returns the kind of device of a graph for `Graph.meta`: "cpu" or "cuda", and which GPU."""
+    """Returns the device of a graph for `Graph.meta`: "cpu", and whether one thread runs, or "cuda", and which GPU."""
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
-    return {"device": kind} | ({"gpu": torch.cuda.get_device_name()} if kind == "cuda" else {})
+    if kind == "cuda":
+        return {"device": kind, "gpu": torch.cuda.get_device_name()}
+    return {"device": kind} | ({"threads": "1"} if torch.get_num_threads() == 1 else {})
 
 
 def visit_joint_graphs(

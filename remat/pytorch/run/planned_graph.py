@@ -88,7 +88,7 @@ class PlannedGraph:
             "default_saved_bytes": default and PlanFacts.of(self.graph, default).saved_bytes,
             "no_recompute_saved_bytes": no_recompute_saved_bytes(self.graph),
             "copied_bytes": max(lines[""].saved_bytes - self.facts.saved_bytes, 0) if lines[""] else 0,
-            **{f"{who}peak_bytes": line and line.peak_bytes for who, line in lines.items()},
+            **{f"{who}peak_bytes": None if line is None else line.peak_bytes for who, line in lines.items()},
             "checked_peak_bytes": self.chosen.checked_peak_bytes,
             "recomputed_ops": len(self.facts.recomputed_ops),
             "cost_model": self.cost_model,

@@ -1,0 +1,92 @@
+"""What a convolution takes on a CPU beside its tensors is stated as torch's allocator hands it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from remat.predict.buffers.workspaces import call_bytes
+from remat.predict.kernels.ir import Buffer
+from remat.pytorch.inductor.call_workspaces import measured_bytes
+
+ATEN: Any = torch.ops.aten
+IMAGE, FILTERS, BOTH = [True, False, False], [False, True, False], [True, True, False]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Convolves images with their channels last, or makes the gradients that are named."""
+
+    image: tuple[int, int, int, int]
+    filters: tuple[int, int, int, int]
+    gradients: list[bool] | None = None
+    stride: int = 1
+    groups: int = 1
+    transposed: bool = False
+    part: bool = False  # the gradient is a part of a tensor
+
+    def call(self) -> tuple[Any, tuple[Any, ...], list[Tensor]]:
+        """The operator, its arguments, and its results."""
+        image, filters = (torch.zeros(s).to(memory_format=torch.channels_last) for s in (self.image, self.filters))
+        pad = 0 if self.stride > 1 else self.filters[2] // 2
+        how = [self.stride] * 2, [pad] * 2, [1, 1], self.transposed, [0, 0], self.groups
+        result = ATEN.convolution.default(image, filters, None, *how)
+        if self.gradients is None:
+            return ATEN.convolution.default, (image, filters, None, *how), [result]
+        gradient = torch.cat([result, result], 2)[:, :, : result.shape[2]] if self.part else torch.zeros_like(result)
+        args = gradient, image, filters, None, *how, self.gradients
+        made = ATEN.convolution_backward.default(*args)
+        return ATEN.convolution_backward.default, args, [one for one in made if one is not None]
+
+
+# Bytes that torch 2.13 took with two threads on a CPU with AVX-512.
+TRACED = {
+    "few channels": (Convolution((4, 3, 32, 32), (64, 3, 8, 8), stride=8), 61_488),
+    "few channels, of filters": (Convolution((4, 3, 32, 32), (64, 3, 8, 8), FILTERS, stride=8), 98_304),
+    "few channels, of a part": (Convolution((4, 3, 32, 32), (64, 3, 8, 8), FILTERS, stride=8, part=True), 114_688),
+    "three results": (Convolution((2, 64, 16, 16), (3, 64, 3, 3)), 49_200),
+    "three results, of images": (Convolution((2, 64, 16, 16), (3, 64, 3, 3), IMAGE), 19_376),
+    "no whole blocks": (Convolution((4, 24, 16, 16), (40, 24, 3, 3)), 53_808),
+    "no whole blocks, of images": (Convolution((4, 24, 16, 16), (40, 24, 3, 3), IMAGE), 58_544),
+    "no whole blocks, of both": (Convolution((4, 24, 16, 16), (40, 24, 3, 3), BOTH), 89_856),
+    "wide filters": (Convolution((2, 3, 64, 64), (40, 3, 16, 16), FILTERS, stride=16), 1_180_032),
+    "wide filters, one image": (Convolution((1, 3, 224, 224), (192, 3, 16, 16), FILTERS, stride=16), 3_563_904),
+    "groups": (Convolution((2, 96, 16, 16), (96, 24, 3, 3), groups=4), 122_928),
+    "small groups": (Convolution((2, 32, 16, 16), (32, 8, 3, 3), groups=4), 9_216),
+    "groups of one": (Convolution((2, 32, 16, 16), (32, 1, 3, 3), groups=32), 1_152),
+    "groups of one, of images": (Convolution((2, 32, 16, 16), (32, 1, 3, 3), IMAGE, groups=32), 1_152),
+    "transposed": (Convolution((2, 32, 16, 16), (32, 16, 3, 3), transposed=True), 30_896),
+    "transposed, of images": (Convolution((2, 32, 16, 16), (32, 16, 2, 2), IMAGE, 2, transposed=True), 20_656),
+}
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def buffer(tensor: Tensor) -> Buffer:
+    return Buffer(tensor.untyped_storage().data_ptr(), tuple(tensor.shape), tensor.itemsize, tensor.stride())
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("name", TRACED)
+def test_a_convolution_takes_what_is_stated(name: str) -> None:
+    convolution, traced = TRACED[name]
+    operator, args, results = convolution.call()
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    stored = {(storage := one.untyped_storage()).data_ptr(): storage.nbytes() for one in tensors}
+    said = call_bytes(str(operator), [buffer(one) for one in tensors], [buffer(one) for one in results], stored)
+    assert said == pytest.approx(traced, rel=0.01)
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":  # elsewhere blocks are smaller, and others are copied
+        assert measured_bytes(operator, args, {}) == pytest.approx(traced, rel=0.01)
