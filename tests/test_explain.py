@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from depth import drawn
-from examples import cosines, linear_dropout
+from examples import chain, cosines, linear_dropout
 from helpers import every_plan
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from strategies import DiceWithHost
 
 import remat
 from remat import Graph, GraphBuilder
+from remat.errors import UnknownName
 from remat.testing import graphs
 from remat.views.explain import Decision
 
