@@ -315,6 +315,7 @@ def test_what_several_graphs_save_is_paid_once(budget: str, recomputed: int) -> 
     *_, (report, kept) = steps_within(budget)
     assert report.held_bytes == kept == 3 * 64 * WIDTH * 4
     assert len(report.graphs[0].chosen.plan.recomputed) == recomputed
+    assert "\n\n" not in str(report)  # a column for which there is no room folds each row into several lines
 
 
 def test_a_graph_that_launches_nothing_has_a_peak_of_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,8 +231,8 @@ class SharedBudget:
         Raises:
             Infeasible, LimitReached: there are no plans that keep the budget.
         """
-        seen = self._calls.overlaps()
-        new = seen.keys() - self._planned
+        overlaps = self._calls.overlaps()
+        new = overlaps.keys() - self._planned
         holds_more = any(names - self._calls.dropped(key) for key, names in self._dropped.items())
         if not (new or holds_more) or self.cost_model.device_limits:
             return
@@ -244,10 +244,10 @@ class SharedBudget:
             self._is_first_step = False
             self._calls.forget()
             return
-        over = holds_more or any(self._exceeded(together, seen[together]) for together in new)
+        over = holds_more or any(self._exceeded(together, overlaps[together]) for together in new)
         unplanned = any(self._is_unplanned([key for key, _ in together]) for together in new)
         if (unplanned or (over and not ranks.several_ranks())) and self.generation < _REPLANNED:
-            self._plan_together(seen)
+            self._plan_together(overlaps)
         elif holds_more:
             self._dropped = {}
             ranks.warn(
@@ -261,23 +261,23 @@ class SharedBudget:
         self._planned |= self._calls.overlaps().keys()
         self._dropped = {}
 
-    def _plan_together(self, seen: Mapping[Together, Overlap]) -> None:
+    def _plan_together(self, overlaps: Mapping[Together, Overlap]) -> None:
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
-        sets = maximal_sets(seen)
+        sets = maximal_sets(overlaps)
         if self.cost_model.limits_peak:
-            self._plans, is_better = self._within_peak(seen, sets), True
+            self._plans, is_better = self._within_peak(overlaps, sets), True
         else:
-            self._plans, is_better = self._within_saved(seen, sets, least=is_last)
+            self._plans, is_better = self._within_saved(overlaps, sets, least=is_last)
         if not is_better:
             self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
         elif any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
 
-    def _within_peak(self, seen: Mapping[Together, Overlap], sets: Sequence[Together]) -> dict[str, ChosenPlan]:
+    def _within_peak(self, overlaps: Mapping[Together, Overlap], sets: Sequence[Together]) -> dict[str, ChosenPlan]:
         times: Counter[str] = Counter()
         for together in sets:
             times |= Counter(dict(together))  # the larger numbers
@@ -296,20 +296,20 @@ class SharedBudget:
         sequences: list[CallSequence] = []
         for together in sets:
             # A part of a set may have been seen alone, after the calls that began last had ended.
-            in_reverse = all(one.in_reverse for part, one in seen.items() if is_part(part, together))
-            order = tuple(place[key] for key in seen[together].order)
-            sequences.append(CallSequence(order, in_reverse, seen[together].shared))
+            in_reverse = all(one.in_reverse for part, one in overlaps.items() if is_part(part, together))
+            order = tuple(place[key] for key in overlaps[together].order)
+            sequences.append(CallSequence(order, in_reverse, overlaps[together].shared))
         choices = fit_joint_peak(parts, self.cost_model, sequences, self._solver)
         plans = [choice.plan(part.problem) for part, choice in zip(parts, choices, strict=True)]
         return {key: ChosenPlan(plan, "all graphs together") for key, plan in zip(keys, plans, strict=True)}
 
     def _within_saved(
-        self, seen: Mapping[Together, Overlap], sets: Sequence[Together], *, least: bool
+        self, overlaps: Mapping[Together, Overlap], sets: Sequence[Together], *, least: bool
     ) -> tuple[dict[str, ChosenPlan], bool]:
         plans: dict[str, tuple[int, ChosenPlan]] = {}
         is_better = False
         for together in sets:
-            keys, overlap = sorted(together), seen[together]
+            keys, overlap = sorted(together), overlaps[together]
             parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
             place = {key: i for i, (key, _) in enumerate(keys)}
             shared = [(size, [(place[overlap.order[call]], name) for call, name in of]) for size, of in overlap.shared]
