@@ -245,7 +245,10 @@ def test_measured_steps_on_a_cpu() -> None:
     assert f"{defaults[0]:+.1%}, {defaults[1]:+.1%}, {defaults[2]:+.1%} and {defaults[3]:+.1%}" in stated
     steps = [row["step_s"] / theirs["step_s"] - 1 for row, theirs in ran]
     figures = f"{statistics.median(steps):+.1%} in the median, {min(steps):+.1%} at best, {max(steps):+.1%} at worst"
-    assert f"Step times beside PyTorch's: {figures}; {sum(step > 0.02 for step in steps)} of {len(steps)} are slower" in stated
+    assert (
+        f"Step times beside PyTorch's: {figures}; {sum(step > 0.02 for step in steps)} of {len(steps)} are slower"
+        in stated
+    )
 
 
 def figures(cell: str) -> list[str]:

@@ -21,7 +21,7 @@ def capture(
     """Capture the joint graph of a model's training step.
 
     FACTORY is called without arguments; it may be in the current directory.
-    Without --device the graph is that of the device that the model is on.
+    Without --device, the graph is made for the device that holds the model.
 
     \b
       # my_models.py

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from remat.views.comparison import Comparison
 
 
-_MODELS, _SOLVERS = "Repeatable; the default is one.", "Repeatable; the default is all."
+_MODELS, _SOLVERS = "Repeatable; the default is byte-traffic.", "Repeatable; the default is all solvers."
 _LIMIT = "Seconds for each solve that takes a limit."
-_ROWS = "File that keeps the finished rows: the same command goes on from there."
+_ROWS = "File that keeps the finished rows: the same command, run again, adds the rest."
 
 
 def compare(

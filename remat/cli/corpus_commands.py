@@ -20,7 +20,7 @@ from remat.words import human_bytes, near
 app = typer.Typer(no_args_is_help=True, help="List, look at and copy the joint graphs of published models.")
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="See `remat corpus list`.")]
-_FOLDER = "Where the corpus is; else the one that comes with remat."
+_FOLDER = "Folder of the corpus; if left out, the corpus that comes with remat."
 _Folder = Annotated[Path | None, typer.Option(help=_FOLDER)]
 
 

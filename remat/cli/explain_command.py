@@ -12,7 +12,7 @@ from remat.cli.output import Answer, as_told, waiting
 from remat.facts.graph import Graph
 from remat.views.explain import explain as explanation_of
 
-_VALUE = "Name of a value of the graph; if left out, the saved value whose loss costs most."
+_VALUE = "Name of a value of the graph; if left out, the saved value that would cost most to give up."
 
 
 def explain(

@@ -14,7 +14,7 @@ from remat.cli.options import DeviceName, ModelOptions, OptimizerName, TimeLimit
 from remat.cli.output import Answer, picked, waiting
 from remat.problem.costmodel import CostModel
 
-_FACTORY = "Returns (model, args[, kwargs]); with --largest-batch, of a batch size."
+_FACTORY = "Returns (model, args[, kwargs]); with --largest-batch, it is called with a batch size."
 _MODELS = "Forecast the plan of this cost model, too. Repeatable."
 _LARGEST = "Find the largest batch size that fits into --memory."
 
@@ -33,8 +33,8 @@ def forecast(
 
     FACTORY should build the model with fake tensors and return the loss: then a
     model of any size takes no memory. Nothing is trained. --largest-batch calls
-    FACTORY with some twenty batch sizes, and takes the plan of -m, or
-    PyTorch's. Its answer is 0 if no batch fits.
+    FACTORY with some twenty batch sizes, and uses the plan of -m, or else
+    PyTorch's plan. Its answer is 0 if no batch fits.
 
     \b
       remat forecast my_models:gpt2 --memory 80GB

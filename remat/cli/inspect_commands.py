@@ -69,7 +69,7 @@ def timeline(
 def traffic(
     graph: GraphFile,
     plan_options: PlanOptions,
-    fused: Annotated[bool, typer.Option(help="As TorchInductor fuses operators; or each operator alone.")] = True,
+    fused: Annotated[bool, typer.Option(help="Fuse operators as TorchInductor does, or let each be a kernel.")] = True,
     device: DeviceName = None,
 ) -> Answer:
     """Predict the kernels of both passes, and what they read and write.

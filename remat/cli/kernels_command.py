@@ -31,7 +31,7 @@ def kernels(
     Nothing runs, and no GPU is needed; without --device the kernels are for an
     h100. The table has registers and spilled bytes of a thread, and shared
     memory of a block. On a GPU, Inductor would time several configurations and
-    choose one; each number is the largest of them.
+    choose one; each number is the largest among these configurations.
 
     \b
       remat inspect kernels gpt2.json.gz --plan plan.json

@@ -36,7 +36,7 @@ class Kind(StrEnum):
 
 
 def plugins(kind: Annotated[Kind | None, typer.Argument(help="List only these.")] = None) -> Answer:
-    """List the solvers, cost models and estimators, with their options: what they promise, take and need.
+    """List the solvers, cost models and estimators: what they promise, their options, and what they need.
 
     \b
       remat plugins

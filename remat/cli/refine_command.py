@@ -16,7 +16,8 @@ from remat.facts.graph import Graph
 from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
 
-_OBJECTIVE, _ORACLE = "What to lower: traffic, time, saved, peak or no-worse.", "Who counts what a plan moves."
+_OBJECTIVE = "What to lower: traffic, time, saved, peak or no-worse."
+_ORACLE = "What counts the bytes that a plan moves."
 _EXTRA = 'How much more than the first plan may be saved, such as "64MiB".'
 
 
@@ -32,7 +33,7 @@ def refine(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
     output: NewPlanFile = None,
 ) -> Answer:
-    """Improve a plan by small changes, for a goal that no minimum cut can state.
+    """Improve a plan by small changes, for a goal that a minimum cut cannot express.
 
     The search begins at the plan, and at each --start. With --time-limit it
     ends with the best plan so far; solving for the first plan is not included.

@@ -165,7 +165,7 @@ def explain(
     Args:
         graph: the joint graph.
         name: one of `graph.names`; if left out, of the twelve largest activations that the best plan saves, the one
-            whose loss costs most.
+            that would cost most to give up.
         cost_model, solver: names or instances; the solver that `remat.solve` takes when left out.
 
     Raises:
