@@ -65,7 +65,7 @@ class ByteTraffic(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # of the prices
-        """Says "bytes"; or "weighted bytes", which cost more the farther they are from the backward pass."""
+        """Says "bytes"; or "weighted bytes": then a byte costs more, the farther it is from the backward pass."""
         return "bytes" if self.prices == "paper" else "weighted bytes"
 
     @property

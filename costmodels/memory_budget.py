@@ -36,16 +36,16 @@ class MemoryBudget(CostModel):
       alone. A plan may save less or more than f asks for, and saved parameters count, too;
     - the paper and the post have no budget. They compare with what autograd saves, mostly more than PyTorch's default.
 
-    An offloaded value waits in the memory of the host, and does not count. `pose` prices its copies as if nothing hid
-    them, and so does `remat.compile`, which runs copies in the stream of the kernels. `remat.choose` runs copies
-    beside kernels, until there are too many to hide: it simulates both (`remat.predict.offloading`).
+    An offloaded value waits in the memory of the host, and does not count. `pose` and `remat.compile` price its copies
+    as if no kernel ran meanwhile: `remat.compile` runs copies in the stream of the kernels. `remat.choose` simulates
+    copies beside kernels, and counts only the time that kernels do not hide (`remat.predict.offloading`).
 
     Attributes:
         budget: a size ("8GB", "512MiB"), a whole number of bytes from 1024 on, or a fraction from 0.0 to
             1.0, also as "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Some values must be saved,
             such as the seed of a dropout: a fraction means at least their bytes, so that 0.0 is the least possible, but
-            a size below them is an error. For a peak, a fraction is one of the fastest plan's peak, and means
-            at least the smallest peak that the search reaches. For a device, a fraction is an error.
+            a size below them is an error. For a peak, a fraction is a share of the fastest plan's peak, but is
+            raised to the smallest peak that the search reaches. For a device, a fraction is an error.
         of: "saved" activations, "peak", or all memory of a "device". A peak takes a search: use `remat.choose` or
             `remat.compile`. For a device, use `remat.compile` or `remat.forecast`, which know the memory outside a
             graph.

@@ -30,9 +30,9 @@ _BASE = 10**4
 class PuLP(Solver):
     """Solves the formulation of `remat.problem.problem` as a 0-1 program.
 
-    Its variables are s = b - a - h, "saved on the device", a, "recomputed", and h, "offloaded". With b and a
-    themselves CBC 2.10.3 called plans optimal that were not: 350 instead of 349 on a problem of 12
-    values without a use. It also called a program infeasible whose budget of 0 was met by recomputing everything.
+    Its variables are s = b - a - h, "saved on the device", a, "recomputed", and h, "offloaded". If the
+    variables are b and a, CBC 2.10.3 calls plans optimal that are not: one of cost 350 instead of 349, on a problem
+    of 12 values without a use. It also called a program infeasible although recomputing everything met its budget of 0.
 
     CBC computes in doubles, so prices that add up to 10**13 or more are refused, and the answer is
     rounded; `remat.solve` then checks it in integers.

@@ -140,7 +140,7 @@ def usable_solvers() -> list[str]:
 
 
 def find_solver(solver: str | Solver) -> Solver:
-    """Returns an instance as it is, and for a name the solver of this name, with its default options."""
+    """Returns the solver of this name, with its default options; an instance is returned as it is."""
     if isinstance(solver, str):
         return solver_class(solver)()
     return _instance(solver, Solver, "solver")

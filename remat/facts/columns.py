@@ -118,7 +118,7 @@ def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
 
 
 def separate_view(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Makes a new array over the memory of a frozen one, so that shape, strides and dtype are its own."""
+    """Makes a new array over the memory of a frozen one. To reshape one of them does not change the other."""
     return np.frombuffer(cast(bytes, column.base), column.dtype)
 
 

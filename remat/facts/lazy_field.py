@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Deferred(Generic[T]):
-    """Stands for a value until somebody reads it. Pickled, or copied in depth, it becomes the value."""
+    """Stands for a value that is computed when it is first read. A pickle or a deep copy has the value instead."""
 
     def __init__(self, value: Callable[[], T]) -> None:
         self.value = value

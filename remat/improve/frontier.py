@@ -55,8 +55,8 @@ class Frontier:
     """Describes the trade-off between saved bytes and cost, with a lower bound at every budget.
 
     The vertices of the lower convex hull are exact, and a flow proves each. Between two vertices lie plans that are
-    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound` says
-    how good a plan there can be at most. Where costs times bytes are larger than the flow solver can count, vertices
+    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound`
+    says what a plan there costs at least. Where costs times bytes are larger than the flow solver can count, vertices
     that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
 
     Attributes:

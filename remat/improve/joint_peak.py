@@ -50,8 +50,8 @@ class JointPeak:
 
     Args:
         parts: the graphs.
-        sequences: their calls; of several sequences, no two are alive at the same time. None: each graph is called as
-            often as it says, in any order.
+        sequences: the orders in which the graphs are called. Calls of two different sequences are never alive at the
+            same time. None: each graph is called `Subproblem.times` times, in any order.
         cost_model: names the device whose kernels are predicted; None takes that of each graph.
     """
 
@@ -70,7 +70,7 @@ class JointPeak:
         self._steps: dict[int, StepMemory | Simulator] = {}
 
     def of(self, choices: Sequence[Choice]) -> int:
-        """Returns the peak in bytes of a choice for each graph."""
+        """Returns the peak in bytes, if each graph runs with its choice."""
         return self.at(tuple(self.memory(i, choice) for i, choice in enumerate(choices)))
 
     def at(self, memories: Sequence[GraphMemory], *, is_bound: bool = False) -> int:

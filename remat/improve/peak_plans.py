@@ -293,7 +293,7 @@ class PeakPlans:
         return plan
 
     def simulated_peak(self, choice: Choice) -> int:
-        """Returns the peak of a choice by simulation, and reports nothing."""
+        """Returns the peak of a choice by simulation. This does not count as progress."""
         return self._simulator.peak(self.graph.for_all_values(choice.saved))
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:

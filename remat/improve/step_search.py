@@ -53,7 +53,7 @@ class StepPlans:
 
     Args:
         plans: the plans by simulation.
-        predictor: times steps, by which plans are then ranked; None ranks them by cost.
+        predictor: predicts the step times that rank the plans; None ranks the plans by cost.
         peak: predicts the peak of the plan that saves these values; None takes that of the step of the graph alone.
     """
 

@@ -68,7 +68,7 @@ class TrafficFrontier:
     termination: Termination
 
     def at(self, budget_bytes: int | str) -> TrafficPoint:
-        """Returns the point that moves least of those that save at most a budget (bytes, or a size such as "8GB").
+        """Returns the point that moves the fewest bytes within a budget of saved bytes (a number, or "8GB").
 
         Raises:
             InvalidOption: no plan found saves so little.

@@ -27,7 +27,8 @@ class PredictedTraffic:
         names: of the values of the graph, for tables.
         places: where they come from (`remat.Graph.places`), for tables.
         backend: of TorchInductor, whose kernels they are: "cpu", or "triton" for GPUs. "" without fusion.
-        offloaded_bytes: what is copied to the host, and as much back. No kernel does, and no sum here counts it.
+        offloaded_bytes: the bytes that are copied to the host; as many are copied back. No kernel makes these copies,
+            and no sum here counts them.
     """
 
     kernels: tuple[Kernel, ...]

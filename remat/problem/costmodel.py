@@ -144,8 +144,8 @@ class CostModel(ABC):
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """Returns the limits on the bytes that are alive at once (see `remat.predict.memory`), if the model has any.
 
-        An `int` is a number of bytes. A `Fraction` is one of the peak of the cheapest plan, and means at
-        least the smallest peak that the search reaches.
+        An `int` is a number of bytes. A `Fraction` is a share of the peak of the cheapest plan, but is
+        raised to the smallest peak that the search reaches.
         """
         return ()
 

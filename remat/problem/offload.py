@@ -60,7 +60,7 @@ def checked_budget(label: str, budget: int | None) -> int | None:
 
 
 def cannot_offload(graph: Graph) -> Bans:
-    """Returns bans on offloading the values of a graph that a plan could not offload and run.
+    """Returns bans on offloading, with a reason for each value that cannot be offloaded.
 
     Those are: what cannot be saved; what stays in the memory of the device anyway, since somebody else holds it; and
     what would come back in another layout, since copies are contiguous.

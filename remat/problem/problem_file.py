@@ -43,10 +43,10 @@ _BANS = ("cannot_save", "cannot_recompute")
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits memory, by a name that a file gives.
+    """Describes a limit of memory that has a name in a problem's file.
 
     Attributes:
-        name: as in "saved-0.5"; a solution says by it which budget it keeps.
+        name: such as "saved-0.5"; a solution file refers to its budget by this name.
         of: "saved" limits the sum of `save_bytes` over what is saved; "peak" the bytes that are alive at once.
         bytes: the limit.
     """

@@ -171,8 +171,8 @@ def certify_for(problem: Problem, solution: Solution) -> bool:
 def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
     """Returns the lower bound on the cost of every plan within the budget that a flow proves.
 
-    None says: the flow proves that no plan fits. Raises `CertificateRejected` if the flow is wrong, or no bound
-    follows.
+    Returns None if the flow proves that no plan fits. Raises `CertificateRejected` if the flow is wrong, or proves no
+    bound.
     """
     try:
         least = proven_weight(problem, certificate)

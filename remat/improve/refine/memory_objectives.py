@@ -83,7 +83,8 @@ class SavedBytes(TrafficLimited):
 class Peak(TrafficLimited):
     """Counts the most bytes alive at once, as `remat.timeline`: of the compiled step, if the graph records its calls.
 
-    Of equals, the fewest values recomputed; if traffic is limited, the least traffic.
+    Among choices with equal peaks, the one that recomputes the fewest values is best; if traffic is limited, the one
+    with the least traffic.
     """
 
     name: ClassVar[str] = "peak"

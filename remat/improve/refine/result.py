@@ -32,11 +32,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Refined:
-    """Holds the best plan found. By the oracle no start that keeps the limits is better.
+    """Holds the best plan found. The oracle rates no start that keeps the limits better than it.
 
     Attributes:
         plan: a legal plan for the whole graph.
-        objective, oracle: the names of what was lowered, and of what scored it.
+        objective: the name of the goal that the search lowered.
+        oracle: the name of what scored the plans.
         terms: the names of the entries of a score, with units; scores are compared from left to right.
         before, after: the scores of the caller's plan and of `plan`, by the oracle, of the whole graph.
         starts: the plans where the search began, the caller's plan first.

@@ -20,7 +20,7 @@ Kind = Literal["kernel", "call", "result", "whole"]
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """Describes what is ordered: a kernel, a call, a result of a call with several, or a concatenation."""
+    """Describes a unit of the order: a kernel, a call, one result of a call that has several, or a concatenation."""
 
     group: LoopGroup
     index: int  # its place in the order of the graph

@@ -35,7 +35,7 @@ CopyStep: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Copy:
-    """Describes a copy of an offloaded value; with a stream of copies, its begin or its end."""
+    """Describes a copy of an offloaded value; if copies have a stream of their own, the begin or the end of one."""
 
     step: CopyStep
     value: int  # position of the value

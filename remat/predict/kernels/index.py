@@ -118,7 +118,7 @@ def uneven(size: int, step: int, *what: object) -> Digits:
 
 
 def led_to(dims: Dims, index: int) -> int:
-    """Returns the position that an index map leads to from a row-major index.
+    """Returns the position to which an index map sends a row-major index.
 
     >>> led_to(strided((3, 4), (1, 3)), 5)
     4

@@ -114,9 +114,9 @@ def product_and_bias(lowering: Lowering, call: Call) -> View:
 
 @keeping_arguments
 def batched_product(lowering: Lowering, call: Call) -> View | None:
-    """Lowers a batched product. A matrix that is neither in rows nor in columns is stored in rows.
+    """Lowers a batched product. A matrix that is neither row-major nor column-major is stored in rows.
 
-    On CPUs a product by a single row or column is no call, but an expression that multiplies, and a sum.
+    On CPUs, a product by a single row or column calls no library: an expression multiplies, and a loop sums up.
     """
     left, right = lowering.arguments(call)
     if not lowering.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):

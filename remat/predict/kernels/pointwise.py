@@ -71,7 +71,7 @@ def view_operator(lowering: Lowering, call: Call) -> View:
 
 
 def restrided(lowering: Lowering, call: Call) -> View:
-    """Lowers as_strided, which gives what is in memory any strides."""
+    """Lowers as_strided, which reads the memory of a tensor with any strides."""
     of = lowering.first(call)
     buffer = lowering.stores.store(of.box)
     if buffer.offset or buffer.fix() != contiguous_strides(buffer.shape):

@@ -45,7 +45,7 @@ class Stores:
         self._weights = list(weights)
 
     def loads(self, view: View) -> Reads:
-        """Returns what a reader of a value reads: the buffer of the value, or what its expression reads."""
+        """Returns what somebody who reads a view reads in memory: the value's buffer, or what its expression reads."""
         box = view.box
         if not view.inlined:
             assert box.buffer is not None
@@ -69,7 +69,7 @@ class Stores:
         return box.buffer
 
     def settle(self, buffer: Buffer) -> None:
-        """Fixes the strides of a buffer, in the order in which its loop reads."""
+        """Fixes the strides of a buffer; they follow the order in which the loop that writes it reads."""
         if buffer.strides is None:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:

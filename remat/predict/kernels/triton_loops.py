@@ -112,7 +112,7 @@ def is_somewhere(dep: Dep) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def merged_loops(dims: Dims) -> Dims:
-    """Joins neighbouring loops through which an access walks as one (`MemoryDep.normalize`)."""
+    """Joins neighbouring loops that an access runs through like a single loop (`MemoryDep.normalize`)."""
     row: list[tuple[tuple[int, int], ...]] = []
     for digits in dims:
         if row and one_loop(row[-1], digits, digits[-1][0]):

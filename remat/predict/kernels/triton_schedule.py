@@ -27,7 +27,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         return TritonGroup(nests, self._writer_of)
 
     def groups(self) -> list[TritonGroup]:
-        """Lists the groups. After the rounds, one more looks for pairs that only walk differently."""
+        """Lists the groups. After the usual rounds, one more fuses pairs whose loops must first be reordered."""
         groups = super().groups()
         self._reorders = True
         return self._round(groups)

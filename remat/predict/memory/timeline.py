@@ -74,7 +74,7 @@ class Timeline:
             "copied to the host" or "copied back"; with a stream of copies, which of these "begins" or "ends".
         backward: (T,) the step belongs to the backward pass.
         during_bytes: (T,) alive while the step runs, what it reads and what it writes included.
-        after_bytes: (T,) alive once it has run and what nobody needs any longer is freed.
+        after_bytes: (T,) alive after the step, when all that is no longer needed is freed.
         by_why: `during_bytes` by the reasons of `WHYS`; they add up to it.
         saved_bytes: storages that cross from the forward to the backward pass.
         at_forward_end: bytes alive between the two passes: what is saved, and what the caller holds.

@@ -109,7 +109,7 @@ class StepClock:
 
 
 def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
-    """Returns how long copying the storage of each value to the host takes, or back, in whole nanoseconds: (n,)."""
+    """Returns (n,) how long a copy of each value's storage takes, to the host or back, in whole nanoseconds."""
     ns = np.array(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns, np.float64)
     return whole_prices(f"copies between {device.name} and its host", ns)
 

@@ -55,7 +55,7 @@ class Roofline(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the device whose ceilings these are."""
+        """Returns the device whose peak rates limit these times."""
         return self.device
 
     def data(self) -> str:

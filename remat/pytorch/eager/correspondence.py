@@ -33,7 +33,7 @@ _Key: TypeAlias = Content | tuple[int, str]
 
 @dataclass(frozen=True)
 class Correspondence:
-    """Says which value of the joint graph is which result of eager's, for values that own a storage."""
+    """Maps values of the joint graph, if they own a storage, to the places where eager mode computes them."""
 
     # value -> each (position of the call, content) that eager computes it with. They are several where equal calls are
     # one in the joint graph.

@@ -61,7 +61,7 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
 
 @dataclass(frozen=True)
 class Observed:
-    """Holds a model as it was captured and as eager runs it, so that its plans can be exported."""
+    """Holds a model's joint graph and its recorded eager run. Both are needed to turn a plan into a policy."""
 
     graph: Graph
     recording: Recording

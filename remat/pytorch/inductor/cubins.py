@@ -34,7 +34,7 @@ class KernelCubins:
 
     @property
     def registers(self) -> int:
-        """Returns the registers of a thread, at most."""
+        """Returns how many registers a thread needs, in the configuration that needs the most."""
         return max(cubin.registers for cubin in self.cubins)
 
     @property

@@ -127,11 +127,11 @@ def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
 def duplicate(graph: fx.Graph, fused_pass: Pass, recomputed: Mapping[int, frozenset[int]]) -> None:
     """Rewrites `graph` so that each group of `recomputed` computes these values itself.
 
-    What only the group computes reads the copies. What it shares with others, since it is inlined in them as
-    well, and views in between, are copied, too. What nobody reads any more is removed.
+    Values that only this group computes then read the copies. Values that are inlined in other groups, too, are copied
+    as well, and so are the views in between. Nodes that nothing reads any more are removed.
 
     Args:
-        recomputed: of each group, the values of others that it is to compute itself.
+        recomputed: for each group, by its number, the values of other groups that it shall compute itself.
     """
     rewriting = _Rewriting(graph, fused_pass)
     for k, values in recomputed.items():

@@ -19,7 +19,7 @@ from remat.pytorch.seam.torch_settings import nothing_cached
 
 @dataclass(frozen=True)
 class InductorKernel:
-    """Describes one launch of Inductor's: a generated kernel, or the call of a library or an eager operator."""
+    """Describes one launch in Inductor's code: a generated kernel, or a call of a library or of an eager operator."""
 
     name: str  # Inductor's name, unique in its graph
     backward: bool  # whether it runs in the backward pass
@@ -36,7 +36,7 @@ class InductorKernel:
 
 @contextmanager
 def counted() -> Generator[list[InductorKernel]]:
-    """Lists the kernels of every graph that this thread has Inductor schedule inside the block, as they come.
+    """Lists the kernels that Inductor schedules on this thread inside the block. The list grows meanwhile.
 
     Caches are off inside: a graph that comes out of a cache is never scheduled. The backward pass
     runs, and so compiles, on the thread that asks for it: torch's settings belong to a thread since

@@ -88,7 +88,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_label(device: torch.device) -> str:
-    """Returns a name of all that times depend on beyond the call: device, torch, and precision of float32."""
+    """Names what a measured time depends on, besides the call: device, torch, and precision of float32."""
     backends: Any = torch.backends  # which stubs describe in part
     on_cuda = device.type == "cuda"
     products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul

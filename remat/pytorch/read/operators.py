@@ -57,7 +57,7 @@ class Operator:
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
-        """Reads what the operator of a node does, once a process, as schemas are slow to read (20 us)."""
+        """Reads what the operator of a node does: only once in a process, because a schema takes 20 us to read."""
         target: Any = node.target
         # A formula may be registered after the first look.
         key = (target, _has_formula(target)) if node.op == "call_function" else node.op

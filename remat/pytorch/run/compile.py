@@ -64,9 +64,9 @@ def compile(
             model, such a setting is ignored, with a warning. A call that gives neither `cost_model`, `solver`, `plan`
             nor `on_error` takes what the environment says (see `remat.pytorch.backend`) before these defaults.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
-        plan: replay this plan, or these (one a graph and size), instead of solving; plans or their files. A graph
-            that none was made for is refused, with the difference. Dynamo makes no graphs for all sizes then
-            (`dynamic=False`), unless `dynamic` is given, or a plan is for such a graph.
+        plan: a plan to replay instead of solving, or several, one for each graph and size; plans or their files. A
+            graph for which no plan was made is refused, with the difference. Dynamo then makes a graph for each size
+            (`dynamic=False`), unless `dynamic` is given, or a plan is for a graph of all sizes.
         recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
             `remat.recompute_parameter_copies`).
         on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
@@ -74,8 +74,8 @@ def compile(
         copy_stream: if True, what a plan offloads is copied in a stream of its own, beside the kernels: it stays on the
             device a little longer, and comes back a little earlier. A budget is then one for copies that kernels hide.
             No GPU has run that yet. If False, kernels wait for each copy.
-        codegen: if False, the two graphs run operator by operator and draw eager's random numbers:
-            what is wrong then is not Inductor's kernels.
+        codegen: if False, the two graphs run operator by operator and draw eager's random numbers. An error that
+            remains does not come from Inductor's kernels.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
 
     Returns:
@@ -159,10 +159,11 @@ def backend(
 ) -> Callable[..., Any]:
     """Compiles a graph for `torch.compile(model, backend="remat")`.
 
-    For whoever has no call of `remat.compile`: `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or the
-    environment variable REMAT_COST_MODEL; and so REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN, a file, or
-    several with ":" between them (";" on Windows). Without any, what is saved is chosen as by `remat.compile(model)`.
-    A budget is one for each graph, not for the whole run.
+    Use it where you cannot call `remat.compile`. Give a cost model as
+    `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or in the environment variable REMAT_COST_MODEL. There
+    are also REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN: a file, or several with ":" between them (";" on Windows).
+    Without any of these, plans are chosen as by `remat.compile(model)`. A budget holds for each graph, not for the
+    whole run.
 
     Args:
         graph_module: Dynamo's forward graph.

@@ -302,9 +302,9 @@ log_what_is_asked_for(os.environ.get("REMAT_LOG", ""))
 
 
 def last_report() -> Report:
-    """Returns the report of what was planned in this process, by any backend; of the last 64 graphs.
+    """Returns a report of the last 64 graphs that were planned in this process, by any backend.
 
-    For steps that were compiled by `torch.compile(model, backend="remat")`, or by somebody else's code.
+    Use it for steps that were compiled by `torch.compile(model, backend="remat")`, or by somebody else's code.
     """
     return _recent.report()
 

@@ -29,9 +29,9 @@ _EXACT = 2
 
 
 def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
-    """Finds the budgets in bytes of a cost model, of saved memory and of the peak; fractions grow with the sizes.
+    """Finds the budgets of a cost model in bytes: that of saved memory, and that of the peak.
 
-    That of a device counts as one of the peak.
+    A budget of a device counts as one of the peak. A fraction is left out, since its bytes grow with the sizes.
     """
     saved = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
     peak = [limit for limit in cost_model.peak_limits if isinstance(limit, int)]

@@ -60,7 +60,7 @@ def times_compiled() -> int:
 
 @contextmanager
 def own_errors() -> Generator[None]:
-    """Lets errors of this library through Dynamo, which replaces other errors of a backend by its own."""
+    """Lets errors of this library pass through Dynamo. Dynamo replaces other errors of a backend by its own."""
     try:
         yield
     except RematError as error:

@@ -144,7 +144,7 @@ def _takes(function: Any, parameters: list[str]) -> bool:
 
 
 def unsupported(what: str) -> UnsupportedTorch:
-    """Makes the error for a torch without something that `remat` relies on."""
+    """Makes the error to raise if this torch lacks something that `remat` relies on."""
     return UnsupportedTorch(
         f"torch {torch.__version__} is not supported: {what}. remat works with torch 2.11 to 2.15; install one of those"
     )

@@ -45,7 +45,8 @@ def _allocations(call: Callable[[], object]) -> list[Any]:
 def no_cpu_kernels() -> Generator[None]:
     """Skips the generated kernels of what is compiled and run within the block; calls of libraries run.
 
-    Kernels allocate nothing. What they would have written is zero, so that indices among it are valid.
+    Generated kernels allocate nothing, so all allocations still happen. What the kernels would have written is zero:
+    indices that are read from it are valid.
     """
     guards = internals("torch._C._dynamo.guards")
     empty = guards._empty_strided_cpu

@@ -88,6 +88,6 @@ def keep_at_most(sizes: Iterable[Any], limit: int) -> bool:
     """Makes Dynamo compile another graph for calls in which some sizes add up to more than `limit`.
 
     Returns:
-        whether they do not in this call; if they do, the graph is for such calls only.
+        True if the sizes of this call add up to at most `limit`. If False, this graph is only for calls above it.
     """
     return bool(sum(sizes) <= limit)  # of symbols, this is a guard

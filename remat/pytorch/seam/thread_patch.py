@@ -110,7 +110,7 @@ def _running(frame: FrameType | None) -> list[FrameType]:
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
-    """Returns torch's own function of this name, also while a block replaces it."""
+    """Returns torch's own function of this name, even inside a `with` block that replaces it."""
     found: Callable[..., Any] = owner.__dict__[name]
     return _stand_ins[found].own if found in _stand_ins else found
 

@@ -24,7 +24,7 @@ def fresh_compilation() -> AbstractContextManager[None]:
 
 
 def partitioner_settings(**settings: Any) -> AbstractContextManager[None]:
-    """Changes what torch's own partitioner goes by: names of `torch._functorch.config`."""
+    """Changes settings of torch's own partitioner in a `with` block, by their names in `torch._functorch.config`."""
     return internals("torch._functorch.config").patch(**settings)
 
 
