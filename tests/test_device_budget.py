@@ -174,9 +174,9 @@ def test_what_keeps_the_budget_without_us_is_not_refused() -> None:
 def test_other_graphs_that_share_the_step_are_refused() -> None:
     budget, x = MemoryBudget("1GB", of="device"), torch.randn(64, WIDTH)
     step = remat.compile(Model(breaks=True), cost_model=budget, codegen=False)
-    with pytest.raises(InvalidOption, match=r"for one model of one graph on one rank"):
+    with pytest.raises(InvalidOption, match=r"for a model with one graph on one rank"):
         step(x)
-    with pytest.raises(InvalidOption, match=r"for one model of one graph on one rank"):
+    with pytest.raises(InvalidOption, match=r"for a model with one graph on one rank"):
         remat.compile(Model(), cost_model=remat.SharedBudget(budget))
 
 

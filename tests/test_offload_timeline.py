@@ -120,7 +120,7 @@ def test_a_device_without_a_host_is_refused() -> None:
         ({"estimator": "flops", "offload": True}, "name one, such as 'h100', and an estimator in ns, got True and "),
         ({"estimator": "flops", "offload": "h100"}, "and an estimator in ns, got 'h100'"),
         ({"offload": 1}, "MemoryBudget.offload weighs copies against times on a device: .* got 1 and "),
-        ({"of": "peak", "offload": True}, 'MemoryBudget.offload is for of="saved"'),
+        ({"of": "peak", "offload": True}, 'MemoryBudget.offload needs of="saved"'),
     ],
 )
 def test_budgets_that_cannot_offload_are_refused(said: dict[str, object], message: str) -> None:
