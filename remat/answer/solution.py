@@ -15,7 +15,7 @@ from remat.problem.multipliers import BY_COST, Multipliers
 
 
 class TerminationReason(Enum):
-    """Says how a search ended, as the solver claims. The value is the help text."""
+    """Says how a search ended, as the solver claims. Each member's value explains it to users."""
 
     OPTIMAL = "no plan costs less"
     FEASIBLE = "a plan was found, but there may be a cheaper one"

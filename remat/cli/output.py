@@ -30,7 +30,7 @@ stopped: ContextVar[bool] = ContextVar("stopped", default=False)
 
 
 def show(answer: Answer) -> None:
-    """Prints an answer: one part of it."""
+    """Prints an answer: its JSON document after `--json`, else its texts and tables."""
     document, things = answer
     if quiet.get():
         typer.echo(json.dumps(document, indent=1, default=_plain))

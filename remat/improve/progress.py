@@ -66,7 +66,10 @@ def ending_within(time_limit_s: float | None) -> Generator[None]:
 
 
 def limit_for(solver: Solver, time_limit_s: float | None) -> float | None:
-    """Returns what a solver may take of a limit: what `ending_within` leaves of it; None if it takes no limit."""
+    """Returns the seconds that a solver may take: the limit, or less if `ending_within` leaves less.
+
+    None if there is no limit, or if the solver takes none.
+    """
     deadline_s = _deadline_s.get()
     if time_limit_s is None or Feature.TIME_LIMIT not in solver.features:
         return None

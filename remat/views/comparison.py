@@ -72,7 +72,7 @@ class Comparison(pd.DataFrame):
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> Comparison:
-        """Makes a table of rows; what a row lacks is missing."""
+        """Makes a table of rows; a column that a row lacks has a missing value there."""
         # Column by column: a frame of all rows makes integers floats where one of them is missing.
         cells = {name: [row.get(name) for row in rows] for name in _DTYPES}
         return cls({name: pd.array(cells[name], dtype=dtype) for name, dtype in _DTYPES.items()})

@@ -104,7 +104,7 @@ def strides_of(dims: Dims, shape: Shape) -> Shape | None:
 
 
 def opaque(size: int, *what: object) -> Digits:
-    """Returns the digits of a dimension of which only is known what it depends on."""
+    """Returns the digits of a dimension whose steps are unknown; equal arguments give equal digits."""
     return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
 
 
@@ -113,7 +113,7 @@ STEPS = 1 << 40
 
 
 def uneven(size: int, step: int, *what: object) -> Digits:
-    """Returns the digits of a dimension of which only is known its first step, and what it depends on."""
+    """Returns the digits of a dimension of which only the first step is known; equal arguments give equal digits."""
     return ((size, -STEPS * (1 + crc32(repr(what).encode())) - step),)
 
 

@@ -15,8 +15,8 @@ class LoopGroup:
     Attributes:
         members, ancestors: bits of the nests in it, and of all that it depends on.
         first, last: its places in the order of creation.
-        reads, writes: accesses with the bytes that they move; what is read just where it is written counts as written.
-        deps: both of them.
+        reads, writes: accesses with the bytes that they move; a read of a place that the group writes is left out.
+        deps: reads and writes together.
         used: the buffers that it accesses.
         unmet: reads of what other groups write.
         depth, parts: how many outer loops the parts share, if they share no more than these; else 0.

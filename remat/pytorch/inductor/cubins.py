@@ -39,12 +39,12 @@ class KernelCubins:
 
     @property
     def spilled_bytes(self) -> int:
-        """Returns the bytes that a thread stores to and loads from memory for want of registers, at most."""
+        """Returns how many bytes a thread spills to memory for want of registers, in the worst configuration."""
         return max(cubin.spilled_bytes for cubin in self.cubins)
 
     @property
     def shared_bytes(self) -> int:
-        """Returns the shared memory of a block, at most."""
+        """Returns how much shared memory a block needs, in the configuration that needs the most."""
         return max(cubin.shared_bytes for cubin in self.cubins)
 
 

@@ -25,7 +25,7 @@ _ROUNDS = 15
 
 
 class Inductor(Oracle):
-    """Counts the kernels of both passes that Inductor schedules (see `inductor.scheduled`): seconds a plan.
+    """Counts the kernels of both passes that Inductor schedules (see `inductor.scheduled`), in seconds for each plan.
 
     Attributes:
         device: for which device, as in `Scheduled`; None for that of the graph.

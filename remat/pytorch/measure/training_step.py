@@ -62,7 +62,7 @@ class Measured:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Computes a loss: a scalar as it is, else the mean squares of all that has a gradient."""
+    """Computes a loss: a single scalar itself, else the sum of the mean squares of all outputs that have a gradient."""
     outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not outputs:
         raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")

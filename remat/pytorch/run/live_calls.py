@@ -91,7 +91,7 @@ class LiveCalls:
             activations: those that it takes and makes (see `activations_of`).
             node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
                 any more, whichever comes first.
-            saved: the names of storages that the call itself saves: whether others hold them, too, cannot be seen.
+            saved: the names of storages that the call itself saves. It is not known whether others hold them, too.
         """
         self._count_released()
         self._made_elsewhere.update(made_elsewhere)

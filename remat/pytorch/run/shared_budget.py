@@ -257,7 +257,7 @@ class SharedBudget:
         self._planned |= new  # not before: where there are no plans, each step says so
 
     def keep_plans(self) -> None:
-        """Plans nothing again for the calls that were seen so far: a search that failed would fail before each step."""
+        """Keeps the plans of all calls seen so far. Otherwise a search that failed would fail before each step."""
         self._planned |= self._calls.overlaps().keys()
         self._dropped = {}
 

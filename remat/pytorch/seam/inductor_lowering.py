@@ -148,7 +148,7 @@ def register_inductors_operators() -> None:
 def launched(lowering: Any) -> list[Any]:
     """Lists the scheduler's nodes that launch something, in order.
 
-    Two kinds do not: a concatenation in place, and one result out of a call's several.
+    Two kinds of nodes launch nothing: a concatenation in place, and one result of a call that has several.
     """
     nothing, element = internals("torch._inductor.scheduler").NopKernelSchedulerNode, _ir().MultiOutput
     nodes: list[Any] = lowering.scheduler.nodes
