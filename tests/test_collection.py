@@ -12,7 +12,9 @@ from remat.facts.collection import collection_paused
 from remat.predict.buffers import StepMemory
 
 
-def test_the_collector_is_paused_in_a_search_and_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_is_paused_while_plans_are_predicted_and_as_before_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     graph, enabled, timeline = remat.Corpus.open().graph("small-bert"), list[bool](), StepMemory._timeline
 
     def seen(*args: object) -> object:
@@ -32,23 +34,20 @@ def test_the_collector_is_paused_in_a_search_and_as_before_afterwards(monkeypatc
         gc.enable()
 
 
-def test_the_collector_goes_on_after_an_error_and_cycles_are_freed_in_between() -> None:
-    class Cycle:
-        freed = 0
-
-        def __init__(self) -> None:
-            self.me = self
-
-        def __del__(self) -> None:
-            Cycle.freed += 1
-
+def test_the_collector_goes_on_after_an_error_and_when_the_last_of_several_blocks_has_ended() -> None:
     def failing() -> None:
         with collection_paused():
-            with collection_paused():
-                Cycle()
-            assert Cycle.freed == 1
             raise KeyError
 
-    with pytest.raises(KeyError):
-        failing()
+    with collection_paused():
+        with pytest.raises(KeyError):
+            failing()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    first, second = collection_paused(), collection_paused()  # as of two threads
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled()
+    second.__exit__(None, None, None)
     assert gc.isenabled()

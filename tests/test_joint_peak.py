@@ -19,6 +19,7 @@ from costmodels import MemoryBudget
 from remat.improve.call_sequence import CallSequence, GraphMemory
 from remat.improve.joint_peak import JointPeak, JointPlans
 from remat.improve.subproblem import Subproblem, subproblem_of
+from remat.predict.buffers import Exchanged, StepMemory
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.run.live_calls import LiveCalls
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
@@ -189,6 +190,35 @@ def test_two_branches_that_meet_hold_the_gradient_of_a_skip() -> None:
     assert alone.at([held, own, own]) == 2 * 5 + 20
 
 
+@pytest.mark.parametrize("in_reverse", [True, False])
+def test_a_gradient_that_is_freed_once_it_was_read_takes_no_more_than_one_that_is_not(*, in_reverse: bool) -> None:
+    x, w = torch.randn(1000, 100, requires_grad=True), torch.randn(100, 100, requires_grad=True)
+    maker = remat.capture(lambda x, w: x @ w, x, w)
+    (out,) = [name for name, is_output in zip(maker.names, maker.output, strict=True) if is_output]
+    taker = remat.capture(lambda x, w: ((x @ w).tanh() @ w).sum(), x, w)
+    model = MemoryBudget(10**9, of="peak")
+    parts = [replace(subproblem_of(maker, model), dropped=frozenset([out])), subproblem_of(taker, model, {"primals_1"})]
+    calls = [CallSequence((0, 1), in_reverse, ((400_000, ((0, out), (1, "primals_1"))),))]
+
+    def peak(gradients: dict[str, str]) -> int:
+        joint = JointPeak([replace(parts[0], gradients=gradients), parts[1]], calls)
+        return joint.of([part.least for part in parts])
+
+    assert peak({out: "tangents_1"}) == peak({})  # it is read last, too
+
+
+@pytest.mark.parametrize(
+    ("step", "last"),
+    [(lambda x, w: x + (w @ w).sum(), True), (lambda x, w: (x + 1).t() @ w, False), (lambda x, w: x @ w, False)],
+)
+def test_a_gradient_that_is_handed_on_lives_to_the_end(step: Any, *, last: bool) -> None:
+    x, w = torch.randn(20, 20, requires_grad=True), torch.randn(20, 20, requires_grad=True)
+    graph = remat.capture(step, x, w)
+    found = StepMemory(graph, exchanged=Exchanged(gradients=frozenset(["tangents_1"]))).lifetimes(graph.input)
+    (row,) = np.flatnonzero(found.base == graph.index["tangents_1"])
+    assert (found.end[row] == found.end.max()) == last
+
+
 def test_each_of_several_sequences_of_calls_keeps_the_limit() -> None:
     """Of one graph beside either of two others, as in steps that take turns."""
     first = GraphMemory(forward=10, backward=20, between=30, gradients=0, held=frozenset())
@@ -268,6 +298,12 @@ def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() 
     del earlier
     loss.backward()
     assert calls.dropped("b") == set()
+    # A backward pass again, of a call that is over, beside one that is not.
+    over, alive = called(calls, "d"), called(calls, "d")
+    over.sum().backward(retain_graph=True)
+    over.sum().backward()
+    assert calls.together == {("d", 1)}
+    alive.sum().backward()
     # What a call saves itself says nothing.
     loss, saved = called(calls, "c").sum(), [called(calls, "c", ("out",))]
     loss.backward()

@@ -143,6 +143,14 @@ def test_a_gradient_that_is_put_into_zeros_is_written_over_what_it_is_of_as_by_i
     assert (peak < 2 * logits) == (texts == 1)
 
 
+@pytest.mark.parametrize("start", [1, -99])
+def test_rows_that_are_put_at_the_end_of_others_are_written_over_as_by_inductor(start: int) -> None:
+    x, base, w = torch.randn(100, 10), torch.randn(100, 10), torch.randn(10, 10, requires_grad=True)
+    graph = remat.capture(lambda x, base, w: torch.slice_scatter(base, (x @ w)[start:], 0, start) @ w, x, base, w)
+    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
 def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors() -> None:
     x = torch.randn(4, 6, 8, requires_grad=True)
     graph = remat.capture(lambda x: x.sin().select(2, 1).exp().sum(), x)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -364,3 +365,26 @@ def test_pytorchs_one_liners_are_checked_where_a_better_plan_is_refused() -> Non
     with measuring_with(measure):
         assert remat.choose(graph, MemoryBudget(limit, of="peak")).plan is not None
     assert checked == [False] * (len(checked) - 1) + [True]
+
+
+def test_each_further_plan_keeps_the_tightest_limit_that_a_refused_one_leaves() -> None:
+    """A one-liner that misses the limit by little says nothing of the plan before it, which missed by far."""
+    sizes = {"first": (90, 200), "one-liner": (99, 101), "next": (45, 60), "smallest": (40, 50)}
+    plans = {name: SimpleNamespace(peak_bytes=predicted) for name, (predicted, _) in sizes.items()}
+    measured: list[str] = []
+
+    class Plans:
+        cheapest, smallest = plans["first"], plans["smallest"]
+
+        def within(self, limit_bytes: int) -> Any:
+            return next((plan for plan in plans.values() if plan.peak_bytes <= limit_bytes), None)
+
+        def next_within(self, limit_bytes: int, tighter_bytes: int, tried: list[Any]) -> Any:
+            return self.within(tighter_bytes) if plans["one-liner"] in tried else plans["one-liner"]
+
+    def measure(plan: Any) -> int:
+        measured.append(next(name for name, other in plans.items() if other is plan))
+        return sizes[measured[-1]][1]
+
+    assert peak_search.checked_plan(Plans(), measure, 100, [100]) == (60, plans["next"])
+    assert measured == ["first", "one-liner", "next"]

@@ -334,3 +334,11 @@ def test_a_graph_that_launches_nothing_has_a_peak_of_no_bytes(monkeypatch: pytes
     step(torch.randn(3, 2)).sum().backward()
     assert step.report().as_frame().peak_bytes.tolist() == [0]
     assert str(step.report())
+
+
+def test_a_budget_that_several_calls_exceed_is_not_called_kept() -> None:
+    step = remat.compile(nn.Sequential(nn.Linear(64, 64), nn.GELU()), cost_model=MemoryBudget("40kB"), codegen=False)
+    with pytest.warns(UserWarning, match="the budget of 40000 bytes"):
+        results = [step(torch.randn(64, 64, requires_grad=True)) for _ in range(3)]
+    sum(result.sum() for result in results).backward()
+    assert "budget: not kept" in str(step.report())

@@ -5,21 +5,29 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator
 from contextlib import contextmanager
+from threading import Lock
+
+_lock = Lock()
+# How many blocks of all threads pause the collector now; and whether it was on before the first of them.
+_state = {"blocks": 0, "was_enabled": False}
 
 
 @contextmanager
 def collection_paused() -> Generator[None]:
-    """Pauses the cyclic garbage collector, in a block or, as a decorator, in a function.
+    """Pauses the cyclic garbage collector, in a block or, as a decorator, in a function, for all threads.
 
-    At the end of a block it looks through the objects that were made last, so that blocks within a longer one do not
-    let memory grow. In a search of plans for a GPT-2 of 24 layers, the collector took a third of the time: again and
-    again it looked through objects that were all in use.
+    Objects without cycles are freed as ever. In a search of plans for a GPT-2 of 24 layers, the collector took a third
+    of the time: again and again it looked through objects that were all in use.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
+    with _lock:
+        if not _state["blocks"]:
+            _state["was_enabled"] = gc.isenabled()
+        _state["blocks"] += 1
     try:
+        gc.disable()
         yield
     finally:
-        gc.collect(0)
-        if was_enabled:
-            gc.enable()
+        with _lock:
+            _state["blocks"] -= 1
+            if not _state["blocks"] and _state["was_enabled"]:
+                gc.enable()

@@ -9,6 +9,7 @@ import numpy as np
 
 from remat.facts.columns import IntArray
 from remat.improve.subproblem import Subproblem
+from remat.predict.buffers import records_calls
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,10 @@ class CallsInOrder:
 
     # The peak of the call's backward pass has the gradient in it, as long as it is alive.
     def _counts_gradient(self, call: int, name: str) -> bool:
-        return name in self._parts[self._calls.order[call]].gradients
+        part = self._parts[self._calls.order[call]]
+        if name not in part.gradients or not records_calls(part.graph):
+            return False
+        return bool((part.graph.producers == part.graph.index[part.gradients[name]]).any())  # else it is handed on
 
     # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
     def _handed_back_bytes(self) -> IntArray:
@@ -111,7 +115,7 @@ class CallsInOrder:
         for crossing in self._crossings:
             if crossing.takers and crossing.needs_gradient:
                 first = max(crossing.begin - 1, 0)
-                if crossing.made is not None and self._counts_gradient(*crossing.made):
-                    first += 1
-                handed[first : crossing.takers[-1][0] if self._calls.in_reverse else first + 1] += crossing.size
+                last = crossing.takers[-1][0] if self._calls.in_reverse else first + 1
+                is_counted = crossing.made is not None and self._counts_gradient(*crossing.made)
+                handed[first + is_counted : last] += crossing.size
         return handed

@@ -14,7 +14,6 @@ from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_
 from remat.answer.solution import Solution, StepEstimate, Termination, TerminationReason
 from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
-from remat.facts.collection import collection_paused
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
 from remat.improve.offload_search import fit_offload
@@ -83,7 +82,6 @@ def choose(
     return solution
 
 
-@collection_paused()
 def search(
     graph: Graph,
     problem: Problem,

@@ -23,7 +23,6 @@ from remat.answer.choice import Choice
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solver import Solver
 from remat.errors import LimitReached
-from remat.facts.collection import collection_paused
 from remat.facts.columns import BoolArray
 from remat.improve.byte_budgets import evenly_spaced
 from remat.improve.call_sequence import CallSequence, CallsInOrder, GraphMemory
@@ -282,7 +281,6 @@ def _least(memories: Sequence[GraphMemory]) -> GraphMemory:
     return GraphMemory(forward, backward, between, gradients, frozenset())
 
 
-@collection_paused()
 def fit_joint_peak(
     parts: Sequence[Subproblem],
     cost_model: CostModel,

@@ -254,7 +254,8 @@ def checked_plan(
         tried.append((taken, plan))
         refused = [other for _, other in tried]
         is_last = len(tried) == MEASURED - 1
-        other = None if is_last else plans.next_within(limit_bytes, plan.peak_bytes * limit_bytes // taken, refused)
+        tighter_bytes = min(one.peak_bytes * limit_bytes // found for found, one in tried)
+        other = None if is_last else plans.next_within(limit_bytes, tighter_bytes, refused)
         plan = plans.smallest if other is None else other
         if any(plan is other for _, other in tried):
             break

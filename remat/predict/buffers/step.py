@@ -166,10 +166,12 @@ class StepMemory:
 
     # A gradient that another graph computed is alive from the beginning of the backward pass to its last reader.
     def _hand_back(self, joined: _Joined, backward: AllocatedPass) -> None:
-        last, first = _last_steps(backward), joined.forward_steps
-        for v, argument in backward.scheduled.arguments.items():
+        last, first, scheduled = _last_steps(backward), joined.forward_steps, backward.scheduled
+        returned = {backward.memory(buffer) for buffer in scheduled.returned.values()}
+        for v, argument in scheduled.arguments.items():
             if self.graph.names[v] in self._exchanged.gradients:
-                joined.rows[argument] = [v, 1, first, first + last.get(argument, 0), argument.bytes]
+                until = joined.steps if argument in returned else first + last.get(argument, 0)
+                joined.rows[argument] = [v, 1, first, until, argument.bytes]
 
 
 def _last_steps(allocated: AllocatedPass) -> dict[Buffer, int]:

@@ -109,6 +109,7 @@ def patched(lowering: Lowering, call: Call) -> View:
     elif part.shape != shape:
         outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
+    start = max(start + shape[dim], 0) if start < 0 else start
     # Dimensions ahead may have been flattened with this one, and then Inductor's index has a division, as it must.
     is_shift = call.op == "aten.slice_scatter" and call.arg(5, "step", 1) == 1 and prod(shape[:dim]) == 1
 

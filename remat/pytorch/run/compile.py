@@ -124,8 +124,11 @@ def compile(
     else:
         options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
         step = torch_compile(model, backend=InductorBackend(partitioner), options=options, **torch_compile_kwargs)
-    held_bytes = None if shared is None else shared.most_held_bytes
-    return reporting(warn_if_skipped(step, model), model, partitioner.log, held_bytes)
+    step = warn_if_skipped(step, model)
+    if shared is None:
+        return reporting(step, model, partitioner.log)
+    limit_bytes = None if shared.cost_model.limits_peak else shared.limit_bytes
+    return reporting(step, model, partitioner.log, shared.most_held_bytes, limit_bytes)
 
 
 @dataclass(frozen=True)

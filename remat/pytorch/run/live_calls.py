@@ -131,7 +131,7 @@ class LiveCalls:
 
     def _held_by_others(self, call: int, *, alone: bool) -> list[tuple[str, bool]]:
         held = self._storages.liveness(call, alone=alone)
-        return [(name, is_held) for name, is_held in held.items() if name not in self._saved[call]]
+        return [(name, is_held) for name, is_held in held.items() if name not in self._saved.get(call, ())]
 
     def overlaps(self) -> Mapping[Together, Overlap]:
         """Returns which calls were alive together when one ended."""

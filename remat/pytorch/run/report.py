@@ -26,7 +26,7 @@ from torch import nn
 from remat.answer.saved_lines import SavedLine, saved_lines
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.planned_graph import ChosenPlan, PlannedGraph
+from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan, PlannedGraph
 from remat.words import human_bytes, spoken_gap
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ class Report:
         graphs: in the order in which they were planned, or found in torch's cache on disk with the plan of an earlier
             run; of one that was planned again, the last plan.
         held_bytes: the most that all calls saved at the same time, by their plans; None if there is no budget.
+        limit_bytes: the budget of what all calls save; None if it is none, a fraction, or one of the peak.
         notes: graphs without a plan of ours, each with the reason.
     """
 
     graphs: tuple[PlannedGraph, ...]
     held_bytes: int | None = None
+    limit_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
     def as_frame(self) -> pd.DataFrame:
@@ -133,11 +135,14 @@ class Report:
         if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
             yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
         missed = any(_MISSED.search(text) for one in self.graphs for text in (*one.remarks, one.chosen.check))
-        if self.held_bytes is not None:
+        missed |= self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes
+        # Whether several graphs keep a limit of the peak together, only their search knows.
+        is_known = self.limit_bytes is not None or not any(one.chosen.by in TOGETHER for one in self.graphs)
+        if self.held_bytes is not None and (missed or (is_known and not self.notes)):
             yield f"budget: {'not kept, see below' if missed else 'kept'}"
         if missed:
             yield "next: a smaller batch, a larger budget, or offloading"
-        elif step and default and step > 1.05 * default:
+        elif step and default and step > 1.05 * default and any(row["recomputed_ops"] for row in rows):
             yield "next: for a faster step, raise the budget; remat.frontier shows what that gains"
 
     @property
@@ -242,14 +247,15 @@ class Log:
         """Keeps a note; the oldest is forgotten if there are too many."""
         self._notes.append(text)
 
-    def report(self, held_bytes: Callable[[], int] | None = None) -> Report:
+    def report(self, held_bytes: Callable[[], int] | None = None, limit_bytes: int | None = None) -> Report:
         """Returns what was noted up to now.
 
         Args:
             held_bytes: says what all calls saved at once.
+            limit_bytes: the budget of that.
         """
         held = None if held_bytes is None else held_bytes()
-        return Report(tuple(self._planned.values()), held, tuple(self._notes))
+        return Report(tuple(self._planned.values()), held, limit_bytes, tuple(self._notes))
 
 
 _recent = Log(_RECENT)
@@ -262,7 +268,11 @@ def report_again(planned: PlannedGraph) -> None:
 
 
 def reporting(
-    step: Callable[..., Any], model: Callable[..., Any], log: Log, held_bytes: Callable[[], int] | None = None
+    step: Callable[..., Any],
+    model: Callable[..., Any],
+    log: Log,
+    held_bytes: Callable[[], int] | None = None,
+    limit_bytes: int | None = None,
 ) -> CompiledStep:
     """Gives a compiled model its `report`; not where the model has a `report` of its own.
 
@@ -271,12 +281,13 @@ def reporting(
         model: the module or function.
         log: what is planned for it.
         held_bytes: says what all its calls saved at once.
+        limit_bytes: the budget of that.
     """
     if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
         step = functools.wraps(step)(functools.partial(step))
     if not hasattr(model, "report"):
         # In the dictionary: torch would set the attribute of a compiled module on the module inside.
-        vars(step)["report"] = functools.partial(log.report, held_bytes)
+        vars(step)["report"] = functools.partial(log.report, held_bytes, limit_bytes)
     return cast(CompiledStep, step)
 
 
@@ -336,4 +347,4 @@ def _size(count: int | None) -> str:
 def _gap(chosen: ChosenPlan) -> str:
     if chosen.is_proven:
         return "proven"
-    return "" if chosen.gap is None else spoken_gap(chosen.gap, 1)
+    return "" if chosen.gap is None else spoken_gap(chosen.gap, 1).removesuffix(" useful bound")  # "no", in a column

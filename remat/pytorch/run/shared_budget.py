@@ -284,24 +284,31 @@ class SharedBudget:
         keys = sorted(times)
         place = {key: i for i, key in enumerate(keys)}
         self._dropped = {key: self._calls.dropped(key) for key in keys}
-        parts = [
-            replace(
-                self._pieces[key].part,
-                times=times[key],
-                dropped=self._dropped[key],
-                gradients=self._pieces[key].boundary.tangents if frees_gradients() else {},
-            )
-            for key in keys
-        ]
         sequences: list[CallSequence] = []
         for together in sets:
             # A part of a set may have been seen alone, after the calls that began last had ended.
             in_reverse = all(one.in_reverse for part, one in overlaps.items() if is_part(part, together))
             order = tuple(place[key] for key in overlaps[together].order)
             sequences.append(CallSequence(order, in_reverse, overlaps[together].shared))
+        parts = [
+            replace(self._pieces[key].part, times=times[key], dropped=self._dropped[key], gradients=gradients)
+            for key, gradients in zip(keys, self._handed_back(keys, sequences), strict=True)
+        ]
         choices = fit_joint_peak(parts, self.cost_model, sequences, self._solver)
         plans = [choice.plan(part.problem) for part, choice in zip(parts, choices, strict=True)]
         return {key: ChosenPlan(plan, "all graphs together") for key, plan in zip(keys, plans, strict=True)}
+
+    # The tangents of what other graphs take; others are the caller's, who may hold them.
+    def _handed_back(self, keys: Sequence[str], sequences: Sequence[CallSequence]) -> list[dict[str, str]]:
+        taken = {
+            (calls.order[call], name)
+            for calls in sequences
+            for _, uses in calls.shared
+            for call, name in uses
+            if len(uses) > 1 and frees_gradients()
+        }
+        tangents = (self._pieces[key].boundary.tangents.items() for key in keys)
+        return [{name: one for name, one in of if (i, name) in taken} for i, of in enumerate(tangents)]
 
     def _within_saved(
         self, overlaps: Mapping[Together, Overlap], sets: Sequence[Together], *, least: bool
