@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from remat.views.comparison import Comparison
 
 
-_MODELS, _SOLVERS = "Repeatable; the default is byte-traffic.", "Repeatable; the default is all solvers."
+_MODELS, _SOLVERS = f"Repeatable; the default is {DEFAULT_COST_MODEL}.", "Repeatable; the default is all solvers."
 _LIMIT = "Seconds for each solve that takes a limit."
 _ROWS = "File that keeps the finished rows: the same command, run again, adds the rest."
 
