@@ -9,9 +9,9 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -29,21 +29,6 @@ from remat.words import human_bytes
 console = Console(width=80)
 DEFAULT, CHECKPOINTED = "PyTorch's plan", "all blocks checkpointed"
 TURNS = 7
-
-
-@dataclass(frozen=True)
-class SaveLeast(remat.CostModel):
-    """Recomputes everything that may be recomputed: only memory has a price.
-
-    A cost model takes this much code.
-    """
-
-    name: ClassVar[str] = "save-least"
-    unit: ClassVar[str] = "bytes"
-
-    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
-        """Prices a saved activation at its bytes; inputs are in memory anyway."""
-        return replace(remat.plugin.Terms.nothing(graph), save_cost=graph.activation_bytes)
 
 
 @dataclass

@@ -32,8 +32,7 @@ from torch._subclasses import FakeTensorMode
 import remat
 from costmodels import ByteTraffic
 from experiments.cover import cosines
-from experiments.demo import SaveLeast
-from experiments.models.save_everything import SaveEverything, plan_of
+from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from experiments.models.workloads import EvoNorm
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
+from experiments.models.save_everything import SaveLeast
 from remat import Plan, Problem, Solution
 from remat.answer.plan_facts import PlanFacts
 from remat.plugin import Solver

@@ -16,9 +16,9 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.accuracy.compiled_peaks import PLANS, errors, measured_peak
 from experiments.accuracy.peak_budgets import GROUPS
-from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
+from experiments.models.save_everything import SaveLeast
 from experiments.models.workloads import KERNEL_ZOO
 from remat.predict.buffers import StepMemory, step_floor
 from remat.predict.memory import simulate

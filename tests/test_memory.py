@@ -21,8 +21,8 @@ from torch import fx
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
-from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
+from experiments.models.save_everything import SaveLeast
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
 from remat.answer.plan_facts import PlanFacts
 from remat.facts.columns import BoolArray

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
+from experiments.models.save_everything import SaveLeast
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract

@@ -16,10 +16,9 @@ from strategies import Dice, SaveEverything
 from torch import Tensor, nn
 
 import remat
-from experiments.demo import SaveLeast
 from experiments.models import workloads, zoo
 from experiments.models.cases import CASES
-from experiments.models.save_everything import plan_of
+from experiments.models.save_everything import SaveLeast, plan_of
 from remat import CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild, UnknownName
 from remat.plugin import Bans

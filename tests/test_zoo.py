@@ -11,9 +11,9 @@ from strategies import Dice, SaveEverything, assert_equal_to_eager, each_case
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
+from experiments.models.save_everything import SaveLeast
 from remat import InvalidPlan, Plan
 from remat.pytorch import capture_all
 

@@ -22,10 +22,9 @@ from torch.utils._pytree import tree_leaves
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
-from experiments.models.save_everything import plan_of
+from experiments.models.save_everything import SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import section, table
 from experiments.report.result_table import ResultTable, Row

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
 from experiments.models.held_out import HELD_OUT
-from experiments.models.save_everything import SaveEverything, plan_of
+from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO, Bert, Sample
 from experiments.models.zoo import gpt2
 from experiments.report.markdown import table

@@ -21,9 +21,9 @@ from torch import nn
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
+from experiments.models.save_everything import SaveLeast
 from experiments.models.training import draws_random_numbers, train
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row

@@ -25,9 +25,8 @@ import torch
 
 import remat
 from costmodels import ByteTraffic
-from experiments.demo import SaveLeast
 from experiments.models.held_out import HELD_OUT
-from experiments.models.save_everything import SaveEverything, plan_of
+from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable, Row

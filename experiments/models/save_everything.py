@@ -1,4 +1,4 @@
-"""Plans that experiments compare with: what autograd saves, and the plan of a cost model."""
+"""Plans that experiments compare with: what autograd saves, the least that can be saved, and that of a cost model."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ class SaveEverything(remat.CostModel):
         forward = (graph.region == remat.plugin.Region.FORWARD) & ~graph.view
         bans = nothing.cannot_recompute.also(forward, "everything is saved")
         return replace(nothing, save_cost=graph.moved_bytes, cannot_recompute=bans)
+
+
+@dataclass(frozen=True)
+class SaveLeast(remat.CostModel):
+    """Recomputes everything that may be recomputed: only memory has a price."""
+
+    name: ClassVar[str] = "save-least"
+    unit: ClassVar[str] = "bytes"
+
+    def terms(self, graph: remat.Graph) -> remat.plugin.Terms:
+        """Prices a saved activation at its bytes; inputs are in memory anyway."""
+        return replace(remat.plugin.Terms.nothing(graph), save_cost=graph.activation_bytes)
 
 
 def plan_of(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from remat.facts.collection import collection_paused
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
@@ -52,7 +51,6 @@ class StepPredictor:
             predictors[key] = cls(for_device(graph, kind), device, exchanged)
         return predictors[key]
 
-    @collection_paused()
     def ns(self, saved: BoolArray) -> float:
         """Models the time of the step that saves these values, (n,) of the graph, in nanoseconds."""
         key = np.packbits(saved).tobytes()
@@ -67,7 +65,6 @@ class StepPredictor:
             self._peaks[key] = self.timeline(saved).peak_bytes
         return self._peaks[key]
 
-    @collection_paused()
     def timeline(self, saved: BoolArray) -> Timeline:
         """Predicts the live bytes of the step that saves these values, anew each time, and notes its time."""
         kernels, line = self._memory.kernels_and_timeline(saved)

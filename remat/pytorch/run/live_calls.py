@@ -167,9 +167,9 @@ def _uses(overlap: Overlap) -> tuple[int, int]:
     return sum(len(uses) for _, uses in overlap.shared), len(overlap.order)
 
 
-def maximal_sets(seen: Collection[Together]) -> list[Together]:
+def maximal_sets(sets: Collection[Together]) -> list[Together]:
     """Returns the sets of calls that are no part of another set."""
-    return [one for one in seen if not any(one != other and is_part(one, other) for other in seen)]
+    return [one for one in sets if not any(one != other and is_part(one, other) for other in sets)]
 
 
 def is_part(small: Together, large: Together) -> bool:

@@ -126,9 +126,9 @@ class Report:
         """Yields what one look should tell: memory, time, whether the budget is kept, what to do next."""
         rows = [planned.row | planned.steps for planned in self.graphs]
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
-        told = f"saved {_beside(saved, default)} of PyTorch's default"
+        told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
         if len(rows) == 1:  # peaks of several graphs do not add up
-            told += f"; peak {_beside(rows[0]['peak_bytes'], rows[0]['default_peak_bytes'])} of it"
+            told += f"; peak {_size_and_share(rows[0]['peak_bytes'], rows[0]['default_peak_bytes'])} of it"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
         ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
@@ -336,7 +336,7 @@ def _total(rows: list[dict[str, Any]], *columns: str) -> float | None:
     return None if None in counts else sum(counts)
 
 
-def _beside(count: float | None, default: float | None) -> str:
+def _size_and_share(count: float | None, default: float | None) -> str:
     return "unknown" if count is None else f"{human_bytes(int(count))}, {f'{count / default:.0%}' if default else '-'}"
 
 
