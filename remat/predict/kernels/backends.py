@@ -17,7 +17,7 @@ from remat.words import near
 
 @dataclass(frozen=True)
 class KernelBackend:
-    """A backend of TorchInductor, described by the thresholds at which it stores a value."""
+    """Represents a backend of TorchInductor, described by the thresholds at which it stores a value."""
 
     name: str  # "cpu" or "triton"
     gpu: bool  # whether its kernels run on a GPU

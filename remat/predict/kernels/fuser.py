@@ -60,7 +60,7 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
 
 @dataclass(frozen=True, eq=False)
 class ScheduledPass:
-    """One pass as groups of loops; the loops of a group share a kernel."""
+    """Holds one pass as groups of loops; the loops of a group share a kernel."""
 
     scheduler: Scheduler[Any, Any]  # made the groups; tells which nests read a buffer
     groups: tuple[LoopGroup, ...]  # in a valid execution order, with those that launch no kernel
@@ -156,7 +156,8 @@ class Fuser:
         )
 
     def _turns_images(self, values: IntArray) -> bool:
-        convolutions = [self._calls[v] for v in values[self._convolutions[values]].tolist()]
+        positions: list[int] = values[self._convolutions[values]].tolist()
+        convolutions = [self._calls[v] for v in positions]
         return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
 
     def _pass(

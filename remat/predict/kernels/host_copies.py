@@ -38,7 +38,7 @@ CopyStep: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of an offloaded value, or, with a copy stream, the begin or the end of one."""
+    """Represents a copy of an offloaded value, or, with a copy stream, the begin or the end of one."""
 
     step: CopyStep
     value: int  # position of the value
@@ -47,7 +47,7 @@ class Copy:
 
 
 class HostCopies:
-    """The copies of one pass, in execution order.
+    """Holds the copies of one pass, in execution order.
 
     Args:
         copy_stream: whether copies run in a CUDA stream of their own, concurrently with the kernels.

@@ -16,7 +16,7 @@ from remat.predict.kernels.index import Access, Shape, contiguous_strides, ident
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A tensor in memory, with its layout."""
+    """Represents a tensor in memory, with its layout."""
 
     value: int  # position of the value that it holds, or that it is a part of
     shape: Shape
@@ -50,7 +50,7 @@ def merged(into: Reads, reads: Reads) -> None:
 
 @dataclass(eq=False, slots=True)
 class Box:
-    """A value as an expression, or as the buffer in which the expression was stored."""
+    """Represents a value as an expression, or as the buffer in which the expression was stored."""
 
     value: int
     shape: Shape
@@ -65,7 +65,7 @@ class Box:
 
 @dataclass(eq=False, slots=True)
 class View:
-    """A box, seen through an index map into its row-major positions."""
+    """Represents a box, seen through an index map into its row-major positions."""
 
     box: Box
     shape: Shape
@@ -98,7 +98,7 @@ class View:
 
 @dataclass(eq=False, slots=True)
 class Loop:
-    """A node of the schedule: a loop nest that writes one buffer, or a library call."""
+    """Represents a node of the schedule: a loop nest that writes one buffer, or a library call."""
 
     values: frozenset[int]  # positions of the values that it computes
     reads: Reads  # over `sizes` and then `reduced`; the accesses of a call mean nothing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch: a generated kernel, or the call of a library or of an eager operator.
+    """Describes one launch: a generated kernel, or the call of a library or of an eager operator.
 
     Attributes:
         generated: whether the compiler writes it; otherwise it is a call, such as a matrix product.

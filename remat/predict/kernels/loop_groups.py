@@ -10,7 +10,7 @@ from remat.predict.kernels.loops import Dep, Nest, same_after_joining
 
 
 class LoopGroup:
-    """Loop nests that share a kernel.
+    """Holds loop nests that share a kernel.
 
     Attributes:
         members, ancestors: bit masks of the nests in the group, and of all nests that it depends on.

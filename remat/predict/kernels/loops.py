@@ -38,7 +38,7 @@ AccessTable = tuple[tuple[Dims, int], ...]
 
 @dataclass(eq=False, slots=True)
 class Nest:
-    """A loop nest or a call, with its accesses."""
+    """Represents a loop nest or a call, with its accesses."""
 
     loop: Loop
     index: int  # how many nests were created before it

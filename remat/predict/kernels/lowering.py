@@ -21,7 +21,7 @@ from remat.predict.kernels.recorded_calls import Call, Ref
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """How one pass reads its values; every sequence is indexed by position."""
+    """Describes how one pass reads its values; every sequence is indexed by position."""
 
     readers: Sequence[int]  # how many operators read a value; being returned counts as one
     returned: Sequence[bool]

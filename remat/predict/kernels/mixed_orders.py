@@ -18,7 +18,7 @@ _MIN_ELEMENTS, _MIN_ROWS, _MAX_COLUMNS, _MAX_READS = 5 << 20, 4096, 1 << 14, 10
 
 
 class MixedGroup(TritonGroup):
-    """A group that reduces rows and one that reduces columns of the same data, joined in one kernel.
+    """Represents a group that reduces rows and one that reduces columns of the same data, joined in one kernel.
 
     Attributes:
         rows: the group that reads memory in order.

@@ -19,7 +19,7 @@ _HALF = ("bfloat16", "float16")
 
 @dataclass(frozen=True, eq=False)
 class Rewrites:
-    """The rewritings that may apply to a pass, independent of the plan."""
+    """Holds the rewritings that may apply to a pass, independent of the plan."""
 
     copies: Mapping[int, int]  # clones -> what they copy
     # sums -> (matrix product, addend) for each product in the sum (the `addmm` pattern).
@@ -74,7 +74,7 @@ def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """A pass after the rewritings."""
+    """Represents a pass after the rewritings."""
 
     values: Sequence[int]  # what it computes, in order
     # producers, readers: its uses.
@@ -129,7 +129,7 @@ class Rewritten:
 
 
 class Readers:
-    """The readers of each value of a pass, and whether they are elementwise operators (`is_pointwise_use`)."""
+    """Holds the readers of each value of a pass, and whether they are elementwise operators (`is_pointwise_use`)."""
 
     def __init__(self, rewrites: Rewrites, u: IntArray, v: IntArray, returned: BoolArray) -> None:
         order = np.argsort(u, kind="stable")

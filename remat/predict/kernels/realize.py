@@ -201,7 +201,7 @@ class Stores:
 
 @dataclass(slots=True)
 class Draft:
-    """The parts of an expression that is being built; the fields are those of `Box`."""
+    """Holds the parts of an expression that is being built; the fields are those of `Box`."""
 
     stores: Stores
     ops: set[int]

@@ -19,13 +19,13 @@ from remat.predict.kernels.index import Shape
 
 
 class Ref(NamedTuple):
-    """An argument that another value computes."""
+    """Represents an argument that another value computes."""
 
     position: int
 
 
 class Slice(NamedTuple):
-    """An argument that is no value, number, text or list, such as a dtype, a layout or a slice."""
+    """Represents an argument that is no value, number, text or list, such as a dtype, a layout or a slice."""
 
     kind: str
     content: Any
@@ -33,7 +33,7 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """The call that computes a value, as the graph records it."""
+    """Holds the call that computes a value, as the graph records it."""
 
     position: int
     op: str  # the operator without its overload, e.g. "aten.add".

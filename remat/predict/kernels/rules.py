@@ -94,7 +94,7 @@ Number: TypeAlias = "float | tuple[int, int]"
 
 
 class Weight:
-    """What a value adds to the size of an expression.
+    """Describes what a value adds to the size of an expression.
 
     Attributes:
         operations: its operations, without those of a reduction, which depend on how it is lowered.

@@ -15,7 +15,7 @@ from remat.predict.kernels.triton_loops import TritonNest, by_stride, merged_loo
 
 
 class TritonGroup(LoopGroup):
-    """Nests that share a Triton kernel.
+    """Holds nests that share a Triton kernel.
 
     Attributes:
         kept, reduced_points: the number of kept points, and of reduced points for each; with reductions, those of the

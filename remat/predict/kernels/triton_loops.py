@@ -31,7 +31,7 @@ from remat.predict.kernels.loops import (
 
 @dataclass(eq=False, slots=True)
 class TritonNest(Nest):
-    """A loop nest of a Triton kernel, or a call."""
+    """Represents a loop nest of a Triton kernel, or a call."""
 
     walks: tuple[Dep, ...] = ()  # its accesses to memory over all its loops; the write is the last
 

@@ -1,4 +1,4 @@
-"""Estimates recompute time by flops and bytes, against the ceilings of a device."""
+"""Estimates recompute time by flops and bytes, with the ceilings of a device."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
 
 DEFAULT_DEVICE = "a100"
-"""A constant, never the machine at hand: the same call gives the same answer everywhere."""
+"""A constant, not this machine's device, so that a call gives the same answer everywhere."""
 
 
 @dataclass(frozen=True)
 class Roofline(Estimator):
-    """Prices by the roofline model: an operator takes the longer of its arithmetic and its memory traffic.
+    """The recompute cost of an operator is its time in the roofline model: the longer of arithmetic and memory traffic.
 
-    A value that fuses joins a kernel of the backward pass. It pays for reading what does not fuse with it
-    (or for its arithmetic, where that takes longer), but for no launch and no write; reads that the kernel
-    would do anyway, or that two recomputed values share, are not known here and count in full. Any other
-    value is a kernel of its own: all its arguments, each storage once, its result, and one launch.
-
-    Matrix products and the like run at the ceiling of their element type, everything else at that of
-    float32 (float64 at its own), since compilers compute halves in float32.
+    A value that fuses joins a kernel of the backward pass. It costs the reads of operands that do not fuse with it (or
+    its arithmetic, if that takes longer), but no launch and no write. Reads that the kernel makes anyway, or that two
+    recomputed values share, count in full, because the estimator does not know them. Any other value is a separate
+    kernel: it costs its operands, each storage once, its result, and one launch. Matrix products, convolutions and
+    attention run at the ceiling of their element type, all other operators at that of float32 (float64 at its own),
+    because compilers compute halves in float32.
 
     Attributes:
-        device: a known name (`remat device --list`), a file, "here" (what `remat device` measured on
-            this machine), or a `remat.predict.time.DeviceProfile`.
+        device: a known name (`remat device --list`), a file, "here" (the profile that `remat device` measured on this
+            machine), or a `remat.predict.time.DeviceProfile`.
     """
 
     name: ClassVar[str] = "roofline"
@@ -43,7 +42,7 @@ class Roofline(Estimator):
     device: str | Path | DeviceProfile = DEFAULT_DEVICE
 
     def __post_init__(self) -> None:
-        find_device(self.device)  # a name that nobody knows is refused where it is typed
+        find_device(self.device)  # an unknown name raises here, where the user typed it
 
     def recompute_cost(self, graph: Graph) -> IntArray:
         """Returns nanoseconds on the device, rounded up: (n,)."""
@@ -55,11 +54,11 @@ class Roofline(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the device whose peak rates limit these times."""
+        """Returns the device whose ceilings limit these times."""
         return self.device
 
     def data(self) -> str:
-        """Returns the ceilings, whatever file they come from."""
+        """Returns the ceilings themselves, not the file from which they come."""
         return repr(find_device(self.device))
 
 
