@@ -69,7 +69,7 @@ class PlanForecast:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The memory that training takes in addition to the two passes of a graph, in bytes, under any plan."""
+    """Holds the memory of training beside the two passes of a graph, in bytes; it does not depend on the plan."""
 
     own_bytes: int  # parameters, buffers, inputs
     gradient_bytes: int  # results of the backward pass
@@ -132,7 +132,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The memory that training a model will take, in bytes, predicted before it runs.
+    """Holds the predicted memory of training a model, in bytes.
 
     Attributes:
         parameter_bytes, buffer_bytes, input_bytes: alive all the time.

@@ -86,7 +86,7 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """Holds the bytes that every plan has alive between the passes, at each step of the backward pass, and at the end."""
+    """Holds the bytes that every plan has alive: between the passes, in each backward step, and at the end."""
 
     bytes: IntArray
     # (n,) values that own the storages that are alive from the end of the forward pass until their last reader in the

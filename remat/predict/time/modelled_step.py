@@ -17,7 +17,7 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 
 @dataclass(frozen=True)
 class KernelTime:
-    """The modelled time of one kernel: the longer of its memory traffic and its arithmetic, plus a launch."""
+    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, plus a launch."""
 
     backward: bool
     memory_ns: float  # its bytes at the bandwidth of large copies
@@ -32,7 +32,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class ModelledTime:
-    """The modelled time of a step: a roofline model, not a measurement.
+    """Holds the modelled time of a step: a roofline model, not a measurement.
 
     Attributes:
         device: the name of the device.
