@@ -71,7 +71,6 @@ class ByteTraffic(CostModel):
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:
-        """Returns the rules that this instance applies, in order."""
         return tuple(rule for rule in RULES.values() if self.rules.get(rule.name, self.mode in rule.modes))
 
     def terms(self, graph: Graph) -> Terms:

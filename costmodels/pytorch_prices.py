@@ -16,7 +16,7 @@ _GROWTH = np.array([1.1 ** max(steps, 1) for steps in range(FARTHEST + 1)])
 
 
 def pytorch_prices(graph: Graph) -> IntArray:
-    """Returns (n,) the price of saving each value, as PyTorch 2.13 computes it.
+    """Returns an array (n,) of the price of saving each value, as PyTorch 2.13 computes it.
 
     The source is `get_node_weight` in `torch/_functorch/partitioners.py`: the value's own bytes, twice if each of its
     uses can be fused. A price grows by a tenth with each step between the value and the backward pass, and is truncated
@@ -38,7 +38,7 @@ def pytorch_prices(graph: Graph) -> IntArray:
 
 
 def steps_to_backward(graph: Graph) -> IntArray:
-    """Returns (n,) the fewest uses from each value to one that the forward pass does not need; at most `FARTHEST`."""
+    """Returns an array (n,): the fewest uses from each value to one outside the region FORWARD; at most `FARTHEST`."""
     steps = np.where(graph.in_forward, FARTHEST, 0)
     for near in range(1, FARTHEST):
         nearer = (steps[graph.consumers] == near - 1) & (steps[graph.producers] > near)

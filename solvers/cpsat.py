@@ -186,11 +186,9 @@ class _Model:
         )
 
     def cost(self, objective: int) -> int:
-        """Converts an objective, or a bound on it, to a cost; negative bounds become 0."""
         return self.base + self.unit * max(objective, 0)
 
     def read(self, values: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Returns (n,) the saved and (n,) the offloaded values from the values of the program's variables."""
         saved, hosted = self.always_saved.copy(), np.zeros_like(self.always_saved)
         saved[list(self.saved)] = values[: len(self.saved)] > 0
         start = len(self.saved) + len(self.recomputed)

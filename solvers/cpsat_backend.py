@@ -18,7 +18,6 @@ _LOOK_S = 0.05
 
 
 def new_backend(workers: int) -> Any:
-    """Makes a `CpSolver` whose answers are exact."""
     from ortools.sat.python import cp_model
 
     backend: Any = cp_model.CpSolver()

@@ -97,7 +97,7 @@ class Choice(FrozenColumns):
 
     @cached_property
     def on_device(self) -> BoolArray:
-        """Returns (n,) the saved values that are not offloaded."""
+        """Returns a mask (n,) of the saved values that are not offloaded."""
         return self.saved & ~self.offloaded if any_set(self.offloaded) else self.saved
 
     def cost(self, problem: Problem) -> int:

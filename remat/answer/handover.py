@@ -36,7 +36,7 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
 
 
 def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) the values to pass: of several saved values in one storage that would be donated, only the owner."""
+    """Returns a mask (n,) of the values to pass: of donated saved values in one storage, only the owner."""
     base = graph.base
     donated = saved & ~graph.derived(externally_visible)
     count = np.bincount(base[donated], minlength=len(graph))
@@ -49,7 +49,9 @@ def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
 
 
 def externally_visible(graph: Graph) -> BoolArray:
-    """Returns (n,) values in storages of inputs and outputs, which the caller can see, so they are never donated."""
+    """Returns a mask (n,) of the values in storages of inputs and outputs. The caller can see these: they are never
+    donated.
+    """
     return graph.owners(graph.input | graph.output)[graph.base]
 
 

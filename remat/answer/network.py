@@ -331,7 +331,7 @@ class _PricedArcs:
         return cls(unit, np.where(offloaded, host, save), recompute, np.where(offloaded, host_tie, tie), offloaded)
 
 
-# Returns a unit, and (n,) the weights of saving, recomputing and possibly offloading in that unit.
+# Returns a unit, and arrays (n,) of the weights of saving, recomputing and possibly offloading in that unit.
 def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArray, ...]]:
     costs = [problem.save_cost, problem.recompute_cost]
     if problem.offload is not None:

@@ -32,7 +32,6 @@ def options_of(plugin: type[Any]) -> dict[str, Field[Any]]:
 
 
 def default_of(option: Field[Any]) -> Any:
-    """Returns the default of an option; `dataclasses.MISSING` if it has none."""
     return option.default_factory() if option.default_factory is not MISSING else option.default
 
 

@@ -63,7 +63,7 @@ class PlanFacts:
 
 
 def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) what the forward pass computes: everything on which its outputs or saved values depend."""
+    """Returns a mask (n,) of what the forward pass computes: all on which its outputs or saved values depend."""
     return propagate_to_operands(graph.operands, graph.in_forward | saved, graph.region == Region.EITHER)
 
 
@@ -94,7 +94,7 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
 
 
 def no_recompute_saved(graph: Graph) -> BoolArray:
-    """Returns (n,) what the forward pass saves if no operator runs twice: see `no_recompute_saved_bytes`."""
+    """Returns a mask (n,) of what the forward pass saves if no operator runs twice: see `no_recompute_saved_bytes`."""
     forward = graph.in_forward.copy()
     # An operator that ran has computed its whole tuple, even elements that only the backward pass reads, such as the
     # sums of exponentials of attention.

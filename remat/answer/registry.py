@@ -134,7 +134,6 @@ def default_is_missing() -> bool:
 
 
 def usable_solvers() -> list[str]:
-    """Returns the solvers that can be imported and whose packages are installed."""
     return [name for name in solver_names() if _is_usable(name)]
 
 

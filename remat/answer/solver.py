@@ -92,7 +92,6 @@ class Solver(ABC):
 
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
-    """Returns the features that a solver needs for a problem."""
     needs = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
     return tuple(feature for feature, needed in needs.items() if needed)
 
@@ -236,7 +235,6 @@ def _is_array(part: Any, shape: tuple[int, ...], dtype: type) -> bool:
 
 
 def flow_value(network: Network, flow: IntArray) -> int:
-    """Returns the net flow out of the source."""
     return int(flow[network.tails == SOURCE].sum() - flow[network.heads == SOURCE].sum())
 
 

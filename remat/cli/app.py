@@ -151,5 +151,4 @@ app.add_typer(corpus_commands.app, name="corpus")
 
 
 def main() -> None:
-    """Runs the `remat` command on the arguments of the process."""
     app()

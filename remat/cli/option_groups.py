@@ -34,11 +34,9 @@ class Question:
     solver_options: SolverOptions = None
 
     def model(self) -> CostModel:
-        """Returns the cost model; the default one without a name."""
         return cost_model_of(self.cost_model, self.model_options)
 
     def chosen_solver(self) -> Solver | None:
-        """Returns the solver; None without a name, so that the solver depends on the problem."""
         return solver_if_named(self.solver, self.solver_options)
 
 
@@ -50,7 +48,6 @@ class PlanOptions(Question):
 
     @property
     def is_named(self) -> bool:
-        """Returns whether any option names a plan, or a problem to solve."""
         return any(getattr(self, option.name) for option in fields(self))
 
     def plan_of(self, graph: Graph) -> Plan:

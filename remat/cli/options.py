@@ -15,7 +15,6 @@ _PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or 
 
 
 def plugin_option(*flags: str, help: str) -> Any:
-    """Makes an option that takes one or more plug-ins with their options."""
     return typer.Option(*flags, metavar="NAME[:KEY=VALUE,...]", help=help)
 
 

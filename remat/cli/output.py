@@ -43,7 +43,6 @@ def show(answer: Answer) -> None:
 
 
 def picked(thing: object, *names: str) -> dict[str, Any]:
-    """Returns some attributes of an object, for JSON."""
     return {name: getattr(thing, name) for name in names}
 
 

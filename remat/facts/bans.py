@@ -70,7 +70,7 @@ class Bans(FrozenColumns):
 
     @cached_property
     def mask(self) -> BoolArray:
-        """Returns (n,) which values are forbidden."""
+        """Returns a mask (n,) of the forbidden values."""
         return frozen(self.codes > 0)
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Bans(FrozenColumns):
         return self.reasons[code - 1] if code else None
 
     def by_reason(self, mask: BoolArray) -> Iterator[tuple[str, BoolArray]]:
-        """Yields, for each reason that forbids values of `mask`, the reason and (n,) these values."""
+        """Yields each reason that forbids values of `mask`, with a mask (n,) of these values."""
         for code in sorted(set(self.codes[mask & self.mask].tolist())):
             yield self.reasons[code - 1], mask & (self.codes == code)
 

@@ -142,7 +142,6 @@ def any_set(mask: BoolArray) -> bool:
 
 
 def common_divisor(column: IntArray) -> int:
-    """Returns the greatest common divisor of a column; 1 if the column is empty, or all zero."""
     return max(int(np.gcd.reduce(column)), 1)
 
 
@@ -152,7 +151,6 @@ def is_whole(number: object) -> bool:
 
 
 def name_column(label: str, names: Sequence[str], error: type[RematError]) -> tuple[str, ...]:
-    """Checks and freezes a column of names, which must be of type `str`: a subclass may override comparisons."""
     if isinstance(names, str) or not isinstance(names, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise error(f"{label} must be a sequence of names, got {names!r}")
     column = tuple(names)

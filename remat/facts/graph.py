@@ -187,31 +187,31 @@ class Graph(FrozenColumns):
 
     @cached_property
     def in_forward(self) -> BoolArray:
-        """Returns (n,) the values of the region FORWARD."""
+        """Returns a mask (n,) of the values of the region FORWARD."""
         return frozen(self.region == int(Region.FORWARD))
 
     @cached_property
     def in_tangents(self) -> BoolArray:
-        """Returns (n,) the values of the region TANGENTS."""
+        """Returns a mask (n,) of the values of the region TANGENTS."""
         return frozen(self.region == int(Region.TANGENTS))
 
     @cached_property
     def plannable(self) -> IntArray:
-        """Returns (k,) the positions of the values about which a plan decides: all that the forward pass can compute.
+        """Returns the positions (k,) of the values about which a plan decides: all that the forward pass can compute.
 
         Value i of a `remat.Problem` about this graph is `plannable[i]` here.
         """
         return frozen(np.flatnonzero(~self.in_tangents))
 
     def for_all_values(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """Extends (k,) a mask or prices over the values of a problem to (n,) all values of this graph, with 0."""
+        """Extends a mask or prices (k,) over the values of a problem to all values of this graph (n,), with 0."""
         wide = np.zeros(len(self), column.dtype)
         wide[self.plannable] = column
         return frozen(wide)
 
     @cached_property
     def base(self) -> IntArray:
-        """Returns (n,) the position of the first value in each value's storage, of which the others are views."""
+        """Returns an array (n,): the position of the value that owns each value's storage; the others are views of it."""
         order = self.storage.argsort(kind="stable")
         grouped = self.storage[order]
         starts = np.empty(len(self), np.bool_)
@@ -223,22 +223,22 @@ class Graph(FrozenColumns):
 
     @cached_property
     def tuple_element(self) -> BoolArray:
-        """Returns (n,) the elements of tuples that operators with several results return."""
+        """Returns a mask (n,) of the elements of tuples that operators with several results return."""
         return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
 
     @cached_property
     def leaf(self) -> BoolArray:
-        """Returns (n,) the values that no operator computes: inputs of the forward pass, tangents, constants."""
+        """Returns a mask (n,) of the values without an operator: inputs of the forward pass, tangents, constants."""
         return frozen(self.input | np.fromiter((op in _LEAF_OPS for op in self.ops), np.bool_, len(self)))
 
     @cached_property
     def storage_bytes(self) -> IntArray:
-        """Returns (n,) the bytes of each value's storage; a view keeps the whole storage alive."""
+        """Returns an array (n,) of the bytes of each value's storage; a view keeps the whole storage alive."""
         return frozen(self.bytes[self.base])
 
     @cached_property
     def activation_bytes(self) -> IntArray:
-        """Returns (n,) the memory that saving each value takes: its storage, or 0 if an input owns that.
+        """Returns an array (n,) of the memory that saving each value takes: its storage, or 0 if an input owns that.
 
         Each view of a storage counts separately: a plan that saves two views is priced as if it kept the storage twice.
         `remat.plugin.PlanFacts` counts each storage once.
@@ -247,12 +247,12 @@ class Graph(FrozenColumns):
 
     @cached_property
     def moved_bytes(self) -> IntArray:
-        """Returns (n,) the bytes that one read of each value moves: an expanded view reads only its base."""
+        """Returns an array (n,) of the bytes that a read of each value moves: an expanded view reads only its base."""
         return frozen(np.minimum(self.bytes, self.storage_bytes))
 
     @cached_property
     def needed(self) -> BoolArray:
-        """Returns (n,) the values that the backward pass reads or returns and that depend on no tangent."""
+        """Returns a mask (n,) of the values that the backward pass reads or returns and that depend on no tangent."""
         tangents = self.in_tangents
         needed = self.gradient & ~tangents
         needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
@@ -260,7 +260,7 @@ class Graph(FrozenColumns):
 
     @cached_property
     def materialized(self) -> BoolArray:
-        """Returns (n,) the values whose storage is written to memory whatever is saved (paper, Algorithm 2).
+        """Returns a mask (n,) of the values whose storage is written to memory whatever is saved (paper, Algorithm 2).
 
         These are inputs, outputs, and values with a use that cannot be fused. A view is written if and only if its base
         is, so whole storages are marked.
@@ -271,14 +271,14 @@ class Graph(FrozenColumns):
 
     @cached_property
     def save_traffic(self) -> IntArray:
-        """Returns (n,) the bytes that saving each value moves (paper, Algorithm 2).
+        """Returns an array (n,) of the bytes that saving each value moves (paper, Algorithm 2).
 
         The backward pass reads a saved value once. It is also written, unless it is in memory anyway.
         """
         return frozen(np.where(self.materialized, self.moved_bytes, 2 * self.moved_bytes))
 
     def owners(self, values: BoolArray) -> BoolArray:
-        """Returns (n,) the owners of the storages of some values, (n,)."""
+        """Returns a mask (n,) of the owners of the storages of some values (n,)."""
         owners = np.zeros(len(self), np.bool_)
         owners[self.base[values]] = True
         return owners

@@ -44,7 +44,6 @@ class PredictedTraffic:
 
     @property
     def writes(self) -> int:
-        """Returns how many tensors are written."""
         return sum(len(kernel.writes) for kernel in self.kernels)
 
     @property
@@ -54,17 +53,14 @@ class PredictedTraffic:
 
     @property
     def read_bytes(self) -> int:
-        """Returns how many bytes are read from memory."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """Returns how many bytes are written to memory."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:
-        """Returns how many bytes are read or written."""
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:

@@ -92,7 +92,6 @@ class Hull:
         return self._vertex(self._flow(BY_COST))
 
     def edges(self) -> list[Edge]:
-        """Returns all edges, from the fewest bytes to the lowest cost; none if one choice is best in both."""
         edges: list[Edge] = []
         pending = [(self.smallest, self.cheapest)]
         while pending:

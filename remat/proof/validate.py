@@ -27,7 +27,7 @@ def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bo
 
 
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) flags of the saved values, without a check that the plan is legal (see `remat.check_plan`).
+    """Returns a mask (n,) of the saved values, without a check that the plan is legal (see `remat.check_plan`).
 
     Raises `InvalidPlan` for another number of flags, or if a value of the tangents' closure is saved.
     """

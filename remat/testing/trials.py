@@ -66,7 +66,6 @@ def _code(example: object) -> str:
 
 
 def require(condition: bool, requirement: str) -> None:
-    """Raises an `AssertionError` with the requirement if the condition is false."""
     if not condition:
         raise AssertionError(requirement)
 

@@ -110,7 +110,6 @@ class Comparison(pd.DataFrame):
         return view if "error" not in view or any(view["error"]) else view.drop(columns="error")
 
     def texts(self) -> list[dict[str, str]]:
-        """Returns the rows of `readable`."""
         return self.readable().to_dict(orient="records")
 
     def records(self) -> list[dict[str, Any]]:

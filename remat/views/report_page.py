@@ -106,7 +106,6 @@ class Page:
         return cls(title, sections)
 
     def html(self) -> str:
-        """Renders the page."""
         from jinja2 import Environment
 
         template = (files("remat.views") / "report_page.html").read_text(encoding="utf-8")

@@ -117,7 +117,6 @@ def show(
 
 
 def styles(graph: Graph, plan: Plan | None) -> list[Style]:
-    """Returns the style of each value."""
     region = graph.region
     if plan is None:
         by_region = {Region.FORWARD: PLAIN_FORWARD, Region.TANGENTS: TANGENTS, Region.EITHER: EITHER}

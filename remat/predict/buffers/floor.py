@@ -53,7 +53,7 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 
 def surely_called(facts: StorageFacts) -> BoolArray:
-    """Returns the values that a library call computes under every plan, with its arguments in memory: (n,)."""
+    """Returns a mask (n,) of the values that a library call computes under every plan, with its arguments in memory."""
     graph = facts.graph
     called = graph.compute_bound & facts.computed
     for v in np.flatnonzero(called).tolist():

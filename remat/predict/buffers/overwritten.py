@@ -55,7 +55,7 @@ def _is_inlined(buffer: Buffer, target: Buffer, nest_of: dict[Buffer, Nest]) -> 
 
 
 def descendants(graph: Graph, v: int) -> BoolArray:
-    """Returns the values that depend on a value, without the value itself: (n,)."""
+    """Returns a mask (n,) of the values that depend on a value, without the value itself."""
     reached = [False] * len(graph)
     reached[v] = True
     for u, reader in sorted(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)):

@@ -88,7 +88,6 @@ class StepMemory:
 
     @collection_paused()
     def kernels_and_timeline(self, saved: BoolArray) -> tuple[tuple[Kernel, ...], Timeline]:
-        """Returns the kernels and the timeline of a plan from one schedule. Args and errors are those of `peak`."""
         passes = self._fuser.passes(saved)
         return self._fuser.launched(passes), self._timeline(*passes)
 
@@ -98,7 +97,6 @@ class StepMemory:
         return self._fuser.kernels(saved)
 
     def lifetimes(self, saved: BoolArray) -> Lifetimes:
-        """Returns when each buffer of a plan is allocated and freed. Args and errors are those of `peak`."""
         return self._joined(*self._fuser.passes(saved))[0].lifetimes()
 
     def _timeline(self, first: ScheduledPass, second: ScheduledPass) -> Timeline:

@@ -135,7 +135,6 @@ class Fuser:
         return self.launched(self.passes(saved, offloaded))
 
     def launched(self, passes: tuple[ScheduledPass, ScheduledPass]) -> tuple[Kernel, ...]:
-        """Returns the kernels of two scheduled passes, in execution order."""
         return tuple(self._kernel(one, group, i == 1) for i, one in enumerate(passes) for group in one.launched)
 
     def passes(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[ScheduledPass, ScheduledPass]:

@@ -27,5 +27,4 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes that the kernel reads and writes."""
         return self.read_bytes + self.written_bytes

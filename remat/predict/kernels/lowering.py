@@ -133,5 +133,4 @@ class Lowering:
         return self.views[first.position if isinstance(first, Ref) else -1]
 
     def arguments(self, call: Call) -> list[View]:
-        """Returns the tensors among the arguments, in order."""
         return [self.views[u] for u in call.refs if u in self.views]

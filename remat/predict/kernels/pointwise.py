@@ -26,7 +26,6 @@ from remat.predict.kernels.view_maps import element, positive, view_access
 
 
 def pointwise(lowering: Lowering, call: Call) -> View:
-    """Lowers an elementwise operator to an expression over the shape of its result."""
     draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
         # `aten.copy`, the functional form of `x[i] = y`, does not read the tensor that it replaces.
@@ -57,7 +56,6 @@ _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "uns
 
 
 def view_operator(lowering: Lowering, call: Call) -> View:
-    """Lowers a view to index arithmetic."""
     of = lowering.first(call)
     if call.op == "aten.expand":
         lowering.stores.store_if_reused(of, prod(call.shape) // max(prod(of.shape), 1))
@@ -81,7 +79,6 @@ def restrided(lowering: Lowering, call: Call) -> View:
 
 
 def split(lowering: Lowering, call: Call) -> None:
-    """Lowers a split; each part is a view."""
     whole = lowering.first(call)
 
     def piece(lowering: Lowering, one: Call) -> View:
@@ -92,7 +89,6 @@ def split(lowering: Lowering, call: Call) -> None:
 
 
 def tuple_element(lowering: Lowering, call: Call) -> View | None:
-    """Lowers one result of an operator that has several."""
     make = lowering.elements.get(call.args[0].position)
     return None if make is None else make(lowering, call)
 

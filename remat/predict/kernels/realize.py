@@ -164,7 +164,6 @@ class Stores:
             self.store(view.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """Returns whether an expression has more operations than a threshold."""
         # An upper bound first: most expressions are small, and the exact size needs a union of sets.
         most = len(box.reads) + sum(self._weights[v].most for v in box.ops)
         return most > threshold and self.size(box) > threshold
@@ -214,7 +213,6 @@ class Draft:
         self.note(view)
 
     def note(self, view: View) -> None:
-        """Adds what a value computes to the expression, without its reads."""
         if view.inlined:
             box = view.box
             self.ops |= box.ops

@@ -20,7 +20,6 @@ from remat.predict.kernels.view_maps import at, positive
 
 
 def reduction(lowering: Lowering, call: Call) -> View | None:
-    """Lowers a reduction over some or all dimensions."""
     of = lowering.first(call)
     which = call.arg(1, "dim")
     rank = len(of.shape)

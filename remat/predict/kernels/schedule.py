@@ -73,7 +73,6 @@ class Scheduler(ABC, Generic[N, G]):
         return pairs
 
     def groups(self) -> list[G]:
-        """Returns the groups in a valid execution order."""
         groups = self._sorted(self._group_of)
         for _ in range(rules.ROUNDS):
             before = len(groups)

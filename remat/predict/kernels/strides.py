@@ -16,7 +16,6 @@ from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 
 def eager_strides(calls: list[Call]) -> list[Shape]:
-    """Returns the strides of every value, in elements."""
     strides: list[Shape] = []
     for call in calls:
         strides.append(_strides(call, calls, strides))

@@ -40,7 +40,6 @@ class TritonNest(Nest):
         return prod(self.sizes)
 
     def reordered(self, order: Sequence[int]) -> TritonNest:
-        """Returns a pointwise nest with its loops in another order."""
         sizes = tuple(self.sizes[i] for i in order)
         return self._walking(sizes, [tuple(dims[i] for i in order) for _, dims, _ in self.walks])
 

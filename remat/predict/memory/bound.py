@@ -108,7 +108,9 @@ class AlwaysAlive:
 
 
 def first_read(facts: StorageFacts) -> IntArray:
-    """Returns the earliest position at which any plan's backward pass can read each value; n + 1 for never: (n,)."""
+    """Returns an array (n,): the earliest position at which any plan's backward pass can read each value; n + 1 for
+    never.
+    """
     first: list[int] = facts.first_use.tolist()
     outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
     for v in outside:
@@ -158,7 +160,7 @@ def _spans(facts: StorageFacts, holds_outputs: bool) -> list[tuple[int, int, int
 
 
 def always_saved(facts: StorageFacts) -> BoolArray:
-    """Returns the values that every legal plan saves: (n,)."""
+    """Returns a mask (n,) of the values that every legal plan saves."""
     problem = base_problem(facts.graph)
     saved = facts.graph.for_all_values(problem.needed & forced_values(problem).not_recomputable)
     return saved & (facts.first_use <= len(facts)) & ~facts.external
@@ -237,7 +239,7 @@ def _written_by_tangents(facts: StorageFacts) -> BoolArray:
 
 
 def kernel_ends(facts: StorageFacts) -> IntArray:
-    """Returns, for each value of the tangents' closure, the last value of the kernel that computes it: (n,)."""
+    """Returns an array (n,): for each value of the tangents' closure, the last value of the kernel that computes it."""
     graph = facts.graph
     alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.external
     ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()

@@ -89,7 +89,7 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
 
 
 def _backward_storage(facts: StorageFacts, order: Order, on_device: BoolArray) -> IntArray:
-    """Returns the storage of each value in the backward pass: (n,).
+    """Returns an array (n,) of the storage of each value in the backward pass.
 
     It is the position of the base if the forward pass saved it and it stays `on_device`; plus n if the backward pass
     recomputes it or copies it back. A view has the storage of its parent.
@@ -118,7 +118,7 @@ def _written(facts: StorageFacts, order: Order, place: IntArray) -> BoolArray:
 
 
 def _ran(facts: StorageFacts, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
-    """Returns the last step that needs the operands of each value of this pass: (n,).
+    """Returns an array (n,): the last step that needs the operands of each value of this pass.
 
     It is the last step of the value's kernel, which includes the consumers with which it is fused, up to the next call.
     A value in registers belongs to the kernels of all its consumers, wherever they are.

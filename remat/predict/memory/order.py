@@ -29,7 +29,6 @@ class Order:
 
     @classmethod
     def of(cls, facts: StorageFacts, saved: BoolArray) -> Order:
-        """Returns the order under a set of saved values, in time linear in the graph."""
         n = len(facts)
         asked_at = _asked_at(facts, saved)
         asked = asked_at <= n

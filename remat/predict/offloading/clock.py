@@ -103,12 +103,11 @@ class StepClock:
 
     @property
     def compute_ns(self) -> int:
-        """Returns the time of all kernels of both passes, without recomputation and copies."""
         return self.forward_end_ns + int(self.backward_ns.sum())
 
 
 def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
-    """Returns how long a copy of each value's storage takes, in each direction, in whole nanoseconds: (n,)."""
+    """Returns an array (n,): how long a copy of each value's storage takes in each direction, in whole nanoseconds."""
     ns = np.array(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns, np.float64)
     return whole_prices(f"copies between {device.name} and its host", ns)
 

@@ -152,7 +152,6 @@ def offload_timeline(
 
 
 def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> OffloadTimeline:
-    """Simulates one plan of a graph whose times are known: see `offload_timeline`."""
     choice = legal_choice(clock.graph, plan)
     return Simulated.of(clock, choice.saved, choice.offloaded, prefetch_ns).timeline
 

@@ -81,11 +81,9 @@ class DeviceProfile:
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """Returns the bytes per second that large copies reach."""
         return self.bytes_fraction * self.bytes_per_s
 
     def save(self, path: str | Path) -> None:
-        """Writes the profile as JSON."""
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
         write_document(document, checked_path(path), indent=1)
 

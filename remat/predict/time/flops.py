@@ -24,5 +24,5 @@ class Flops(Estimator):
     unit: ClassVar[str] = "flops"
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Returns `Graph.flops`, and 0 for values without a kernel: (n,)."""
+        """Returns `Graph.flops` (n,), and 0 for values without a kernel."""
         return whole_prices("flops", Work.of(graph).flops)

@@ -26,7 +26,6 @@ class KernelTime:
 
     @property
     def ns(self) -> float:
-        """Returns the time of the kernel with its launch."""
         return max(self.memory_ns, self.compute_ns) + self.launch_ns
 
 
@@ -54,7 +53,6 @@ class ModelledTime:
 
     @property
     def ns(self) -> float:
-        """Returns the time of both passes."""
         return self.forward_ns + self.backward_ns
 
     def __str__(self) -> str:
@@ -102,7 +100,6 @@ class KernelClock:
         self._compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, self.device)
 
     def time(self, kernels: Iterable[Kernel]) -> ModelledTime:
-        """Models the time of each kernel."""
         return ModelledTime(self.device.name, tuple(map(self._kernel_time, kernels)))
 
     def _kernel_time(self, kernel: Kernel) -> KernelTime:

@@ -58,7 +58,7 @@ class Profile(Estimator):
             find_device(self.ceilings)
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Measures the nanoseconds of each value on this machine's device: (n,).
+        """Measures the nanoseconds (n,) of each value on this machine's device.
 
         Raises:
             NotInstalled: torch is missing.
@@ -73,7 +73,6 @@ class Profile(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the measured ceilings of this device; the first call measures them."""
         return self._roofline().device
 
     def data(self) -> str:

@@ -45,7 +45,7 @@ class Roofline(Estimator):
         find_device(self.device)  # an unknown name raises here, where the user typed it
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Returns nanoseconds on the device, rounded up: (n,)."""
+        """Returns the nanoseconds (n,) of each value on the device, rounded up."""
         profile, work = find_device(self.device), Work.of(graph)
         compute_s = work.flops / flops_per_s(graph, profile)
         memory_s = (work.read_bytes + work.written_bytes) / profile.reached_bytes_per_s
@@ -54,7 +54,6 @@ class Roofline(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the device whose ceilings limit these times."""
         return self.device
 
     def data(self) -> str:
@@ -63,7 +62,7 @@ class Roofline(Estimator):
 
 
 def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
-    """Returns the arithmetic ceiling of each value: (n,)."""
+    """Returns an array (n,) of the arithmetic ceiling of each value."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
     for i in products:  # they multiply in the type of the first floating-point argument, or in their own

@@ -22,7 +22,6 @@ VERSION = 1
 
 
 def timings_file(device: str) -> Path:
-    """Returns the default file for the times of a device."""
     return cache_folder() / f"timings-{re.sub(r'[^A-Za-z0-9.]+', '-', device).strip('-')}.json"
 
 

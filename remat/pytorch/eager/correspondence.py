@@ -45,7 +45,6 @@ class Correspondence:
     def of(
         cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]
     ) -> Correspondence:
-        """Finds the values of a joint graph in the calls that eager ran."""
         nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
         search = _Lookup(_Pieces.of(nodes), calls, expansions)
         for position in range(len(calls)):

@@ -30,11 +30,9 @@ class Hosted:
         self._contents: dict[int, tuple[list[tuple[Any, torch.device | None]], Any]] = {}
 
     def forward(self) -> TorchDispatchMode:
-        """Returns the mode of the forward pass, which copies to the host."""
         return _Mode(self)
 
     def recomputation(self) -> TorchDispatchMode:
-        """Returns the mode of a recomputation, which copies back."""
         return _Mode(self, self._kept)
 
     def result(self, position: int, func: Any, args: Any, kwargs: Any) -> Any:

@@ -76,7 +76,6 @@ class SelectivePolicy:
 
     @property
     def host_bytes(self) -> int:
-        """Returns the host memory that is kept between the passes."""
         return sum(call.host_bytes for call in self.kept)
 
     @property

@@ -34,7 +34,6 @@ class KernelCubins:
 
     @property
     def registers(self) -> int:
-        """Returns the registers per thread."""
         return max(cubin.registers for cubin in self.cubins)
 
     @property
@@ -44,7 +43,6 @@ class KernelCubins:
 
     @property
     def shared_bytes(self) -> int:
-        """Returns the bytes of shared memory per block."""
         return max(cubin.shared_bytes for cubin in self.cubins)
 
 
@@ -57,7 +55,6 @@ class CompiledPass:
 
     @property
     def calls(self) -> int:
-        """Returns the number of library calls, such as matrix products."""
         return sum(not names for names in self.code.launched)
 
     @property

@@ -50,7 +50,6 @@ class JointGraph:
         return _Builder(graph, device).built()
 
     def partitioned(self, chooser: Chooser) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits it into the forward and the backward graph, with torch's partitioner and our choice."""
         return partition(
             self.module,
             (),

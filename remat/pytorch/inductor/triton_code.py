@@ -28,7 +28,6 @@ class PassCode:
 
     @property
     def name(self) -> str:
-        """Returns "backward" or "forward"."""
         return "backward" if self.backward else "forward"
 
 

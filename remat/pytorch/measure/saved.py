@@ -33,12 +33,10 @@ class Saved:
 
     @property
     def tensors(self) -> int:
-        """Returns the number of distinct storages."""
         return len(self.each)
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes of all storages."""
         return sum(tensor.bytes for tensor in self.each)
 
 

@@ -110,7 +110,6 @@ def _unknown(why: str) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """Returns an error as one line for a table."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

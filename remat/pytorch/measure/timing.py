@@ -59,7 +59,6 @@ class Stopwatch:
         return min(self.one_ns(call) for _ in range(runs))
 
     def one_ns(self, call: Callable[[], object]) -> float:
-        """Returns the time of one run, in nanoseconds."""
         if self.device.type != "cuda":
             start_ns = time.perf_counter_ns()
             call()

@@ -20,7 +20,7 @@ from remat.pytorch.seam.torch_names import formula_over_shapes
 
 
 def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Operators, values: Values) -> IntArray:
-    """Counts the operations of each call by torch's formula; without a formula, one per element: (n,)."""
+    """Counts the operations (n,) of each call by torch's formula; without a formula, one per element."""
     calls = ops.are([target is not None for target in ops.targets])
     counted = ops.are(
         [

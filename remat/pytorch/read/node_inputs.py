@@ -33,7 +33,7 @@ class Inputs:
         return cls(position, sources, frozen(producers), frozen(np.repeat(np.arange(len(nodes)), uses)))
 
     def first(self) -> IntArray:
-        """Returns the first node that each node uses, or the node itself if it uses none: (n,)."""
+        """Returns an array (n,): the first node that each node uses, or the node itself if it uses none."""
         first = np.arange(len(self.sources))
         first[self.consumers[::-1]] = self.producers[::-1]  # the last one written is the first use
         return first

@@ -124,7 +124,7 @@ class Operators:
         return cls(different, targets, frozen(np.array(number, np.int64)))
 
     def are(self, flags: Sequence[bool]) -> BoolArray:
-        """Expands one flag per distinct operator to one per node: (n,)."""
+        """Expands one flag per distinct operator to one per node (n,)."""
         return frozen(np.array(flags, np.bool_)[self.number])
 
     def which(self, fact: Callable[[Operator], bool]) -> Iterator[tuple[int, Operator]]:

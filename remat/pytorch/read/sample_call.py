@@ -69,7 +69,6 @@ class _Stand:
 
 
 def operator_named(name: str) -> Callable[..., Any]:
-    """Returns the operator of `torch.ops` by its name in `Graph.ops`."""
     parts = name.split(".")
     if len(parts) != 3:
         raise CannotRebuild(f"{name} is not an operator of torch.ops")

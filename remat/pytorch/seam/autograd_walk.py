@@ -35,7 +35,6 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Replaces `torch.autograd.grad`."""
     del retain_graph  # nothing is freed here
     if is_grads_batched or materialize_grads or not allow_unused:  # AOTAutograd and torch.func pass allow_unused=True
         raise CaptureError(f"torch.autograd.grad within a model {_UNTRACED}")

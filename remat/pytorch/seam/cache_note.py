@@ -15,7 +15,6 @@ _ATTRIBUTE = "_remat_note"
 
 
 def keep_note(backward: fx.GraphModule, note: bytes) -> None:
-    """Stores a note with the compiled code of a backward graph."""
     setattr(backward, _ATTRIBUTE, note)
 
 

@@ -20,7 +20,6 @@ DYNAMO_SKIPS = "functions with a graph break inside a loop, and nn.LSTM; TORCH_L
 
 
 def name_of(model_or_fn: Callable[..., Any]) -> str:
-    """Returns the name of a function, or of a module's class, for messages."""
     return getattr(model_or_fn, "__name__", type(model_or_fn).__name__)
 
 

@@ -18,7 +18,6 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 
 @contextmanager
 def torch_cuda(sheet: GpuSheet) -> Generator[None]:
-    """Answers calls of `torch.cuda` in this thread."""
     stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0)
     answers: dict[str, object] = {
         "is_available": True,

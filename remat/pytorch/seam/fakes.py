@@ -72,7 +72,6 @@ def constant_zeros(fake: FakeTensor) -> Tensor:
 
 
 def in_mode(mode: FakeTensorMode, constant: Tensor) -> FakeTensor:
-    """Returns the fake tensor of a constant of a graph."""
     return constant.fake if isinstance(constant, _Claimed) else mode.from_tensor(constant, static_shapes=True)
 
 

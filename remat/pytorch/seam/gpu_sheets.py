@@ -75,7 +75,6 @@ SHEETS: dict[str, GpuSheet] = {
 
 
 def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
-    """Returns the data sheet of a GPU."""
     if isinstance(gpu, GpuSheet):
         return gpu
     if not isinstance(gpu, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped

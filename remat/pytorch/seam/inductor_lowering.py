@@ -54,7 +54,6 @@ def compile_pass(graph_module: fx.GraphModule, *, backward: bool) -> Callable[..
 
 
 def mode_options(mode: str) -> dict[str, Any]:
-    """Returns Inductor's settings for a `mode` of `torch.compile`."""
     return internals("torch._inductor").list_mode_options(mode)
 
 
@@ -91,7 +90,6 @@ def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs:
 
 
 def schedule(lowering: Any) -> None:
-    """Fuses and orders the kernels of a lowered graph."""
     lowering.init_wrapper_code()
     lowering._update_scheduler()
 

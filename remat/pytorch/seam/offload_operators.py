@@ -32,7 +32,6 @@ def handle_of(copy: Tensor) -> Tensor:
 
 
 def tensor_of(handle: Tensor) -> Tensor:
-    """Returns the tensor whose memory a handle keeps."""
     shape = handle.shape[1:]
     if handle.untyped_storage().nbytes() < shape.numel() * handle.itemsize:
         raise RuntimeError(

@@ -58,7 +58,6 @@ class TensorCollector:
         return list({id(tensor): tensor for tensor in (*own, *loose)}.values())
 
     def look_into(self, value: Any) -> None:
-        """Searches a value and everything to which it refers."""
         if id(value) in self.visited or isinstance(value, type | Tensor):
             return
         self.visited[id(value)] = value

@@ -72,7 +72,6 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def is_mutable(operator: object) -> bool:
-    """Returns whether an operator declares that it writes to an argument."""
     return isinstance(operator, OpOverload) and bool(operator._schema.is_mutable)
 
 

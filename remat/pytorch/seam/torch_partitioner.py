@@ -67,14 +67,12 @@ def torchs_budget() -> float:
 
 
 def torchs_budget_setting() -> float:
-    """Returns `torch._functorch.config.activation_memory_budget`."""
     return float(internals("torch._functorch.config").activation_memory_budget)
 
 
 def torchs_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph like torch's default partitioner."""
     return internals(_PARTITIONERS).min_cut_rematerialization_partition(joint_module, joint_inputs, **kwargs)
 
 
