@@ -211,7 +211,7 @@ class Graph(FrozenColumns):
 
     @cached_property
     def base(self) -> IntArray:
-        """Returns an array (n,): the position of the value that owns each value's storage; the others are views of it."""
+        """Returns an array (n,): for each value, the position of the value that owns its storage."""
         order = self.storage.argsort(kind="stable")
         grouped = self.storage[order]
         starts = np.empty(len(self), np.bool_)

@@ -210,7 +210,7 @@ class AllocatedPass:
             self._gone.add(arrived)
         for buffer in loop.writes:
             memory = self.memory(buffer)
-            op = loop.copy or self._op(buffer)
+            op = loop.copy or self._facts.ops[buffer.value].rpartition(".")[0]
             if op in _WRITTEN_BY_CALLS:
                 self._allocate(memory, at, None)
             else:
@@ -252,6 +252,3 @@ class AllocatedPass:
 
     def _dtype(self, buffer: Buffer) -> str:
         return self._facts.dtypes[buffer.value]
-
-    def _op(self, buffer: Buffer) -> str:
-        return self._facts.ops[buffer.value].rpartition(".")[0]

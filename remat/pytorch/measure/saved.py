@@ -58,13 +58,9 @@ def saved_activations(
             kept.setdefault(address, SavedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size))
         return tensor
 
-    with saved_tensors_hooks(pack, _unchanged), torch.enable_grad():
+    with saved_tensors_hooks(pack, lambda tensor: tensor), torch.enable_grad():
         result = step(*args, **kwargs)
     return result, Saved(tuple(kept.values()))
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _address(tensor: Tensor) -> int:

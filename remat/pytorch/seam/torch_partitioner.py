@@ -45,16 +45,13 @@ def partition(
         finally:
             _budget.reset(token)
 
-    _unmark_seeds(joint_module.graph)
+    # All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch
+    # 2.13. In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
+    seeds_operator = internals("torch._inductor.inductor_prims").seeds
+    for seeds in joint_module.graph.find_nodes(op="call_function", target=seeds_operator):
+        seeds.meta.pop("recompute", None)
     with thread_local_patch(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-
-
-# All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch 2.13.
-# In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
-def _unmark_seeds(graph: fx.Graph) -> None:
-    for seeds in graph.find_nodes(op="call_function", target=internals("torch._inductor.inductor_prims").seeds):
-        seeds.meta.pop("recompute", None)
 
 
 def torchs_budget() -> float:
