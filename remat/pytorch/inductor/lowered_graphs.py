@@ -7,7 +7,7 @@ scheduling. Then a visitor reads the schedule instead of code generation, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -58,18 +58,14 @@ def visited(visit: LoweringVisitor) -> Generator[None]:
 
 
 def visit_lowerings(
-    visit: LoweringVisitor,
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    plans: Plan | Sequence[Plan],
-    options: Mapping[str, Any] | None = None,
+    visit: LoweringVisitor, model: Callable[..., Any], args: tuple[Any, ...], plans: Plan | Sequence[Plan]
 ) -> None:
     """Visits each forward and each backward graph of a model under a plan.
 
     Args:
         model: a module or function; it runs once, and is restored.
     """
-    settings = {"custom_partitioner_fn": Partitioner.of(plan=plans), **(options or {})}
+    settings = {"custom_partitioner_fn": Partitioner.of(plan=plans)}
 
     @own_errors()
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
