@@ -25,7 +25,7 @@ class BackwardKernels:
     """
 
     graph: Graph
-    not_recomputable: BoolArray  # (n,) views are always taken again
+    not_recomputable: BoolArray  # (n,) views are always recomputed
     kernels: list[int]  # bit mask of the kernels that compute a value of the tangents' closure; 0 for other values
     own_kernel: BoolArray  # (n,) values that may be recomputed, but only by a separate kernel
     written: BoolArray  # (n,) values that the forward pass writes to memory, whatever is saved

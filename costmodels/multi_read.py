@@ -1,4 +1,4 @@
-"""Prices memory traffic if every kernel of the backward pass that needs a value reads it once."""
+"""Prices memory traffic, with one read of a value for each kernel of the backward pass that needs it."""
 
 from __future__ import annotations
 

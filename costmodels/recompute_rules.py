@@ -1,7 +1,7 @@
 """Defines the sources' rules about what not to recompute, one named function each.
 
 A rule takes a graph and the mask (n,) of earlier bans, and returns the mask (n,) of the values that it bans from
-recomputation. The caller drops bans on views, which are free to take again, and on inputs. It also drops bans on values
+recomputation. The caller drops bans on views, which are free to recompute, and on inputs. It also drops bans on values
 that only the backward pass needs, as torch does, except for random numbers: in most plans such a value is computed
 once. If both passes compute it, its price is too low.
 

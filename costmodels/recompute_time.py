@@ -17,7 +17,7 @@ class RecomputeTime(CostModel):
     Its optimum by itself recomputes only what takes no time, and of all such plans saves the fewest bytes. It is meant
     as one side of a trade-off: with a budget (`MemoryBudget`), or for a frontier.
 
-    Memory belongs to storages: the value that owns a storage may be saved, and its views are taken again for free. So
+    Memory belongs to storages: the value that owns a storage may be saved, and its views are recomputed for free. So
     every storage counts once, and as a whole. A value that only the backward pass needs (`Region.EITHER`) is computed
     once, in either pass, so recomputing it is free. With a price, the forward pass would compute it early and hold it.
     One case is priced too low: both passes compute such a value if a saved value depends on it.
@@ -51,7 +51,7 @@ class RecomputeTime(CostModel):
         )
 
 
-# (n,) views that can be taken again from the owner of their storage, which can be saved. A plan keeps all memory of a
+# (n,) views that can be recomputed from the owner of their storage, which can be saved. A plan keeps all memory of a
 # storage or nothing. If one view of a storage is no function of the owner alone, no view of this storage is marked. Nor
 # are views of inputs, because their memory is free.
 def _dispensable_views(graph: Graph) -> BoolArray:

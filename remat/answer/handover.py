@@ -2,7 +2,7 @@
 
 AOTAutograd donates the saved tensors that are not visible outside: Inductor's backward pass overwrites them. It does
 not check whether two of them share memory (`collect_fw_donated_buffer_idxs`, torch 2.13), so one could be overwritten
-before the other is read. Passing only the owner is safe and free: the backward pass takes the views again, and the
+before the other is read. Passing only the owner is safe and free: the backward pass recomputes the views, and the
 storage stays alive either way.
 """
 
@@ -23,7 +23,7 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
     """Returns the names of the values that the forward pass passes to the backward pass, for a checked plan.
 
     These are the saved values of the plan, on the device or offloaded, with owners instead of views (see
-    `storage_owners`), and the sizes that are needed to take the views again. Raises `InvalidPlan` if a view depends on
+    `storage_owners`), and the sizes that are needed to recompute the views. Raises `InvalidPlan` if a view depends on
     a value that is not available in the backward pass.
     """
     choice = Choice.from_plan(graph, plan, offload=True)

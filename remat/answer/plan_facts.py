@@ -25,7 +25,7 @@ class PlanFacts:
         offloaded: saved values that wait on the host, and views of them.
         offloaded_bytes: their host memory, each storage once.
         recomputed_ops: operators that run a second time, in the backward pass.
-        recomputed_views: views that are taken again, for free.
+        recomputed_views: views that are recomputed, for free.
         deferred_ops: operators that run only in the backward pass, because neither an output nor a saved value depends
             on them. A plan lists them as recomputed, but they are no extra work.
     """
@@ -79,7 +79,7 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
     """Returns the bytes between the passes if no operator of the forward pass runs twice.
 
     This is about what autograd saves: on the ten small models of the corpus, 0.75 to 1.42 times what eager autograd
-    saves, which runs other operators. Counted are the activations of the region FORWARD that other regions read, or
+    saves, which runs other operators. It counts the activations of the region FORWARD that other regions read, or
     that are gradients; those that share a storage count once.
 
     >>> from remat import GraphBuilder

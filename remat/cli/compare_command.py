@@ -1,4 +1,4 @@
-"""Prints solvers side by side: `remat compare`."""
+"""Prints a comparison of solvers: `remat compare`."""
 
 from __future__ import annotations
 

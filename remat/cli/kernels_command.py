@@ -1,4 +1,4 @@
-"""Compiles the kernels of a plan for a GPU, even without having it: `remat inspect kernels`."""
+"""Compiles the kernels of a plan for a GPU, on a machine with or without one: `remat inspect kernels`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adds annotations to a graph's values, like a user."""
+"""Annotates the values of a graph, as a user can do by hand."""
 
 from __future__ import annotations
 

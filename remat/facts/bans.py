@@ -24,7 +24,7 @@ from remat.facts.columns import (
 
 
 def cannot_be(action: Literal["saved", "recomputed", "offloaded"], reason: str) -> str:
-    """Returns why a value is never saved, recomputed or offloaded, in the wording of all messages."""
+    """Returns the text with which all messages say that a value is never saved, recomputed or offloaded, and why."""
     return f"cannot be {action} ({reason})"
 
 

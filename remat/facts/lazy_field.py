@@ -1,4 +1,4 @@
-"""Computes dataclass fields on first read, because a graph's signature takes longer to write than a plan to find."""
+"""Computes dataclass fields on first read: writing the signature of a graph takes longer than finding a plan."""
 
 from __future__ import annotations
 

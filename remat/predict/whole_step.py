@@ -30,8 +30,8 @@ class OptimizerMemory:
 
     Attributes:
         state_bytes: what it keeps from step to step.
-        first_bytes: the peak of its first step beside parameters and gradients, with its new state.
-        workspace_bytes: the peak of a later step beside parameters, gradients and state.
+        first_bytes: the peak of its first step, with its new state, without parameters and gradients.
+        workspace_bytes: the peak of a later step, without parameters, gradients and state.
         initial_bytes: the part of the state that exists before the first step.
     """
 
@@ -49,7 +49,7 @@ class PlanForecast:
         name: the name of the plan.
         plan: what is saved and recomputed.
         saved_bytes: activations that wait for the backward pass.
-        passes_bytes: the peak of both passes beside parameters, buffers and inputs, with gradients.
+        passes_bytes: the peak of both passes, with gradients, without parameters, buffers and inputs.
         first_bytes: the peak of the first step, with everything.
         later_bytes: the peak of all later steps, with everything.
     """
@@ -69,7 +69,7 @@ class PlanForecast:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Holds the memory of training beside the two passes of a graph, in bytes; it does not depend on the plan."""
+    """Holds the memory of training outside the two passes of a graph, in bytes; it does not depend on the plan."""
 
     own_bytes: int  # parameters, buffers, inputs
     gradient_bytes: int  # results of the backward pass

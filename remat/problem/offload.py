@@ -62,7 +62,7 @@ def checked_budget(label: str, budget: int | None) -> int | None:
 def cannot_offload(graph: Graph) -> Bans:
     """Returns the bans on offloading, over all n values of the graph, with reasons.
 
-    Banned are values that cannot be saved, values whose memory stays on the device anyway because the caller holds it,
+    It bans values that cannot be saved, values whose memory stays on the device anyway because the caller holds it,
     and values that would come back in another layout, because copies are contiguous. `.take(graph.plannable)` selects
     the values about which a plan decides.
     """

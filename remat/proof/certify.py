@@ -151,7 +151,7 @@ def check_is_problem(problem: object) -> None:
 
 
 def certify_for(problem: Problem, solution: Solution) -> bool:
-    """Checks a solution of a problem that no other code can have changed; see `certify`."""
+    """Checks a solution like `certify`, but does not copy the problem: no other code can have changed it."""
     _check_exact(solution)
     if solution.plan is None:
         return _certify_without_plan(problem, solution)

@@ -24,7 +24,7 @@ _LEAST_SHARE = 0.95
 
 @dataclass(frozen=True, eq=False)
 class PassFacts:
-    """Facts about a pass, beside its kernels, that decide about its buffers."""
+    """Holds facts about a pass, in addition to its kernels, that determine its buffers."""
 
     freeable: Collection[int]  # arguments that the pass may free
     donated: Collection[int]  # those of them that it may overwrite
@@ -41,7 +41,8 @@ class AllocatedPass:
         steps: each step is the kernels of one function, or a call.
         start, end: the first and the last step of each buffer that owns memory. A buffer without a start is an argument
             of the pass, one without an end is returned. If the end is before the start, the buffer was never used.
-        size: bytes of the buffers that overwrite a larger one; they keep its memory.
+        size: bytes of a buffer where `Buffer.bytes` differs: one that overwrites a larger buffer keeps its memory, and one
+            that a copy back has begun has no elements yet.
     """
 
     def __init__(self, scheduled: ScheduledPass, facts: PassFacts) -> None:

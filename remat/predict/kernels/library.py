@@ -19,7 +19,7 @@ from remat.predict.kernels.view_maps import positive
 
 
 def keeping_arguments(rule: Rule) -> Rule:
-    """Makes a rule whose layouts of arguments apply to its own call alone, not to other readers."""
+    """Makes a rule whose call may require layouts of its arguments; other readers of the arguments are not affected."""
 
     def lowered(lowering: Lowering, call: Call) -> View | None:
         before = {u: lowering.views[u] for u in call.refs if u in lowering.views}
@@ -64,7 +64,6 @@ def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -
     For the compiler, a value has no elements while it is on the host or on its way back.
 
     Args:
-        copy: the step. Once the value is back, later readers read the new buffer.
         last_written: by value, the buffer that the last such call wrote; this call adds its own.
     """
     v, view = copy.value, lowering.views[copy.value]

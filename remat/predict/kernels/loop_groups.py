@@ -19,7 +19,7 @@ class LoopGroup:
         deps: reads and writes together.
         used: the buffers that it accesses.
         unmet: reads of buffers that other groups write.
-        depth, parts: how many outer loops the parts share, if they share only these; otherwise 0.
+        parts: the groups that share only `depth` outer loops; the group itself if its nests share all loops (depth 0).
     """
 
     def __init__(self, nests: list[Nest], writer_of: Mapping[Buffer, int]) -> None:

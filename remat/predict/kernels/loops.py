@@ -158,7 +158,7 @@ def access_table(accesses: Sequence[Dims], counts: Sequence[int]) -> AccessTable
 
 
 def note_wholes(nest: Nest) -> None:
-    """Adds the accesses to whole buffers: those of a call, and that to the buffer that a scatter modifies."""
+    """Adds the accesses to whole buffers: all those of a call, and the one to the buffer that a scatter modifies."""
     if nest.loop.mutates is not None:
         nest.reads[nest.loop.mutates, (), ANYWHERE] = nest.loop.mutates.bytes
     if not nest.loop.generated:
@@ -259,7 +259,7 @@ def _points(dims: Dims) -> int | None:
 
 
 def same_after_joining(one: Nest, other: Nest) -> bool:
-    """Returns whether two nests have equal loops if each also respects the accesses of the other."""
+    """Returns whether two nests have equal loops if loops are joined only where the accesses of both nests allow it."""
     if one.loop.sizes != other.loop.sizes or len(one.formulas[0]) != len(other.formulas[0]):
         return False
     shape = tuple(n for n in one.loop.sizes if n != 1)

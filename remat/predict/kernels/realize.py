@@ -44,9 +44,7 @@ class Stores:
         self._weights = list(weights)
 
     def loads(self, view: View) -> Reads:
-        """Returns the reads from memory of a reader of the view: of the value's buffer, or of its expression's
-        operands.
-        """
+        """Returns what a reader of the view reads from memory: the value's buffer, or the operands of its expression."""
         box = view.box
         if not view.inlined:
             assert box.buffer is not None

@@ -99,7 +99,7 @@ class Weight:
     Attributes:
         operations: its operations, without those of a reduction, which depend on how it is lowered.
         numbers: the constants among its arguments; an expression counts each of them once.
-        most: what it adds if no other value has its constants.
+        most: what it adds if no other value of the expression has the same constants.
     """
 
     __slots__ = ("most", "numbers", "operations")

@@ -18,8 +18,8 @@ class TritonGroup(LoopGroup):
     """Holds nests that share a Triton kernel.
 
     Attributes:
-        kept, reduced_points: the number of kept points, and of reduced points for each; with reductions, those of the
-            first.
+        kept, reduced_points: the number of kept points, and of points that are reduced to each of them. In a group with
+            reductions, both are those of the first reduction.
     """
 
     nests: list[TritonNest]
@@ -36,7 +36,7 @@ class TritonGroup(LoopGroup):
 
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
-        """Returns the access to each buffer by which groups are compared: a write, if there is one."""
+        """Returns, for each buffer, the access that other groups are compared with: a write, if there is one."""
         return {dep[0]: dep for dep in (*self.reads, *self.writes)}
 
     @cached_property
@@ -49,7 +49,7 @@ class TritonGroup(LoopGroup):
     def shared_elements(self, other: TritonGroup) -> int:
         return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
 
-    def walk_as(self, nests: list[TritonNest]) -> None:
+    def set_nests(self, nests: list[TritonNest]) -> None:
         for name in ("tiling", "last_access", "extent"):
             self.__dict__.pop(name, None)
         TritonGroup.__init__(self, nests, self._writer_of)
@@ -62,7 +62,7 @@ class TritonGroup(LoopGroup):
         order = order_to_match(own[1], other[1])
         if order is None:
             return False
-        self.walk_as([nest.reordered(order) for nest in self.nests])
+        self.set_nests([nest.reordered(order) for nest in self.nests])
         return True
 
     def fuses(self, other: TritonGroup) -> bool:
@@ -140,12 +140,12 @@ def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
     if all(nest.sizes == ranges for nest in flat.nests):
         return False
     before = flat.nests
-    flat.walk_as([nest.reindexed(ranges) for nest in before])
+    flat.set_nests([nest.reindexed(ranges) for nest in before])
     for buffer, left in one.last_access.items():
         right = other.last_access.get(buffer)
         if right is not None and _alike(left, right):
             return True
-    flat.walk_as(before)
+    flat.set_nests(before)
     return False
 
 

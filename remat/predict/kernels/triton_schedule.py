@@ -70,7 +70,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             return True
         for group, nests in zip((one, other), before, strict=True):
             if group.nests is not nests:
-                group.walk_as(nests)
+                group.set_nests(nests)
         return False
 
     # As `FusedMixOrderReductions.can_fuse_with`.

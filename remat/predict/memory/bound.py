@@ -108,9 +108,7 @@ class AlwaysAlive:
 
 
 def first_read(facts: StorageFacts) -> IntArray:
-    """Returns an array (n,): the earliest position at which any plan's backward pass can read each value; n + 1 for
-    never.
-    """
+    """Returns an array (n,): the first position at which any backward pass can read each value; n + 1 for never."""
     first: list[int] = facts.first_use.tolist()
     outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
     for v in outside:
@@ -123,7 +121,7 @@ def first_read(facts: StorageFacts) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Necessary:
-    """Lifetimes that are part of every plan, over 2n + 1 steps: each pass in graph order, and the end."""
+    """Holds the lifetimes that are part of every plan, over 2n + 1 steps: each pass in graph order, and the end."""
 
     base: IntArray
     start: IntArray

@@ -100,7 +100,7 @@ def timeline_of(
 
     Args:
         values: the value that names each step.
-        copies: the kind of copy of each step that copies a value to the host or back.
+        copies: for each step that copies a value to the host or back, the kind of the copy.
     """
     steps = len(values)
     during = _during(lives, steps)

@@ -14,7 +14,7 @@ from remat.predict.memory.registers import fusion
 
 @dataclass(frozen=True, eq=False)
 class StorageFacts:
-    """Facts about the n values of a graph that do not depend on the plan."""
+    """Holds facts about the n values of a graph that do not depend on the plan."""
 
     graph: Graph
     size: IntArray

@@ -160,7 +160,7 @@ def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> O
 class Simulated:
     """Represents a timeline, and the copies that delay it most.
 
-    No plan is faster than the delays that follow from the two fields below (`remat.improve.offload_search`).
+    The last two fields give lower bounds on the time of every plan (`remat.improve.offload_search`).
     """
 
     timeline: OffloadTimeline

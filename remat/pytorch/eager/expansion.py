@@ -34,7 +34,7 @@ class Expansion:
 def expand(calls: Sequence[EagerCall]) -> list[Expansion | None]:
     """Decomposes each call; the result is None for views and for calls that are not decomposed.
 
-    These are higher-order operators, and operators whose result has a data-dependent shape (`nonzero`).
+    Higher-order operators, and operators whose result has a data-dependent shape (`nonzero`), are not decomposed.
     """
     expansion_of: dict[str, Expansion | None] = {}
     expansions: list[Expansion | None] = []

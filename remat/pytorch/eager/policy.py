@@ -50,10 +50,10 @@ class SelectivePolicy:
     """Applies a plan under `torch.utils.checkpoint`, operator by operator.
 
     Attributes:
-        operators: what the region runs, in order: the overloads about which torch calls a policy.
-        kept: those whose results are kept.
-        repeated: positions of those that run again in the backward pass: all others, up to the last one that autograd
-            needs.
+        operators: the operators (overloads) of the region about which torch calls a policy, in order.
+        kept: the operators whose results are kept.
+        repeated: positions of the operators that run again in the backward pass: all that are not kept, up to the
+            last one that autograd needs.
         left_out: (value, why) for each saved value of the plan that cannot be kept. It is recomputed instead, which is
             always correct.
         idle: operators that run again although no recomputed value of the plan needs them, because checkpointing

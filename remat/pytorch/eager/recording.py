@@ -65,13 +65,13 @@ class EagerCall:
 
     @property
     def created(self) -> dict[Content, Operand]:
-        """Returns its results in new storages, by content."""
+        """Returns the results of the operator that are in new storages, by content."""
         taken = {operand.content[0] for operand in self.operands}
         return {result.content: result for result in self.results if result and result.content[0] not in taken}
 
     @property
     def is_view(self) -> bool:
-        """Returns whether all its results are views of its arguments, and nothing is written."""
+        """Returns whether all results are views of the arguments, and nothing is written."""
         taken = {operand.content[0] for operand in self.operands}
         return not self.written and all(result and result.content[0] in taken for result in self.results)
 

@@ -123,7 +123,7 @@ def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
 def duplicate(graph: fx.Graph, fused_pass: Pass, recomputed: Mapping[int, frozenset[int]]) -> None:
     """Rewrites `graph` so that each group of `recomputed` computes these values itself.
 
-    Values that only this group computes then read the copies. Values that are inlined in other groups, too, are copied
+    The values that only this group computes read the copies. Values that are inlined in other groups, too, are copied
     as well, and so are the views in between. Nodes that have no reader any more are removed.
 
     Args:

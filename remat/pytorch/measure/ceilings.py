@@ -45,8 +45,8 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
 def measured_device(kind: str | None = None) -> DeviceProfile:
     """Returns the measured profile of this device; the first call measures it and stores the result.
 
-    The file that `remat device` writes may belong to another device: of another machine that shares the folder, or with
-    another number of cores. Then this device gets a file of its own.
+    The file that `remat device` writes may describe another device: one of another machine that shares the folder, or
+    one with another number of cores. Then this device gets a separate file.
     """
     device = device_of(kind)
     name = device_name(device)

@@ -111,8 +111,8 @@ def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[
     """Decodes the positional and keyword arguments of a call.
 
     Args:
-        producers: the replacement of each producer, in the order of the uses.
-        device: the replacement of the device of the capture.
+        producers: the objects to pass in the places of the producers, in the order of the uses.
+        device: the device to pass in the place of the device of the capture.
     """
     if not text:
         return list(producers), {}

@@ -53,7 +53,7 @@ class Notes:
 
 
 def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
-    """Returns one entry of each node's `meta`; None for nodes without it."""
+    """Returns the entry `key` of each node's `meta`; None for nodes without it."""
     return [*map(dict[str, Any].get, metas, repeat(key))]
 
 

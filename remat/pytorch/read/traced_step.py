@@ -26,9 +26,9 @@ _HOW = (
 def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step") -> Graph:
     """Converts a graph that has the forward pass, the loss and the backward pass.
 
-    Graph-based trainers get such graphs from `make_fx` over a function that calls `torch.autograd.grad`. The one with
-    which the gradient of the loss begins becomes the tangent of the joint graph; the nodes that depend on it are the
-    backward pass. Then the graph is read like a joint graph of `remat.capture`. Nothing runs.
+    Graph-based trainers get such graphs from `make_fx` over a function that calls `torch.autograd.grad`. The gradient
+    of the loss begins with a constant 1 (`ones_like`), which becomes the tangent of the joint graph. The nodes that
+    depend on it are the backward pass. Then the graph is read like a joint graph of `remat.capture`. Nothing runs.
 
     Args:
         traced: a graph whose outputs are the loss and the gradients, as tensors; it is not changed.

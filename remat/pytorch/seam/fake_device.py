@@ -1,4 +1,4 @@
-"""Moves a model to another device during a call, with fake tensors in the place of its own."""
+"""Moves a model to another device during a call, with fake tensors instead of its own tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists what CUDA reports to a compiler about each GPU for which remat can compile without having it."""
+"""Lists what CUDA reports to a compiler about each GPU for which remat can compile without that GPU."""
 
 from __future__ import annotations
 

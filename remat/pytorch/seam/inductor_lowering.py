@@ -96,7 +96,7 @@ def schedule(lowering: Any) -> None:
 
 @contextmanager
 def prepared(graph_module: fx.GraphModule, fake_mode: Any) -> Generator[None]:
-    """Runs Inductor's passes over a forward or backward graph, in place; it may be lowered in the block."""
+    """Runs Inductor's passes over a forward or backward graph, in place; the block may lower the graph."""
     compiler, virtualized = internals("torch._inductor.compile_fx"), internals("torch._inductor.virtualized").V
     inputs = _inputs(graph_module)
     internals("torch._inductor.fx_passes.post_grad").view_to_reshape(graph_module)

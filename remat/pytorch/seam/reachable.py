@@ -20,9 +20,9 @@ REGISTERED = ("_parameters", "_buffers", "_modules")
 def reachable_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     """Returns the parameters and buffers that a model holds from step to step, each once.
 
-    Of a module, or a method of one, these are all of the module's. Of another callable, they are what `TensorCollector`
-    finds: for a method, in the attributes of its object; for a function, in its closure, defaults, globals and
-    arguments.
+    For a module, or a method of one, these are those of the module. For another callable, they are what
+    `TensorCollector` finds: for a method, in the attributes of its object; for a function, in its closure, defaults,
+    globals and arguments.
 
     Args:
         args: the arguments of the call. Tensors among them are left out.

@@ -19,8 +19,8 @@ from remat.pytorch.seam.torch_names import fork_rng, is_traceable_wrapper_subcla
 def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
     """Restores what forward passes change, also after an error.
 
-    These are the contents of the module's parameters and buffers and of the arguments, and the random number generators
-    of torch, numpy and Python.
+    It restores the contents of the module's parameters and buffers and of the arguments, and the random number
+    generators of torch, numpy and Python.
 
     Args:
         model_or_fn: a module, a method of one, or a function (whose closure is not searched).

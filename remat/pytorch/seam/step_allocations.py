@@ -19,7 +19,7 @@ def cpu_allocations(call: Callable[[], object]) -> list[int]:
 
 
 def gpu_allocations(call: Callable[[], object]) -> list[int]:
-    """Does the same for GPUs, with the memory that the allocator takes from its cache."""
+    """Runs `call()` and returns the sizes of its GPU allocations and frees, with memory from the allocator's cache."""
     return [event.cuda_memory_usage() for event in _allocations(call)]
 
 

@@ -31,8 +31,9 @@ def partitioner_settings(**settings: Any) -> AbstractContextManager[None]:
 def nothing_donated() -> AbstractContextManager[None]:
     """Makes AOTAutograd compile backward passes that do not overwrite saved tensors.
 
-    Partitioners that save a value together with a view of it need this, like torch's default one: it donates both, and
-    one may be overwritten before the other is read (torch 2.13). Our plans never save both (`remat.answer.handover`).
+    A partitioner that saves a value together with a view of it needs this. Torch's default one does so: both are
+    donated, and one may be overwritten before the other is read (torch 2.13). Our plans never save both
+    (`remat.answer.handover`).
     """
     return internals("torch._functorch.config").patch(donated_buffer=False)
 
