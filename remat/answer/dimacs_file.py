@@ -5,8 +5,7 @@ are not part of it, and are in comment lines, which solvers skip: the cost of ev
 two vertices of each value:
 
     c base 120                every plan pays this; the least cost is this plus the maximum flow
-    c value 7 9 31            value 7 is saved if the cut separates 9 from 31, and recomputed if both are on the sink's
-    side
+    c value 7 9 31            value 7 is saved if the cut separates 9 from 31, recomputed if both are on the sink's side
     p max 64 210              vertices, arcs
     n 1 s
     n 2 t

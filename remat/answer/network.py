@@ -57,8 +57,7 @@ class Network:
     tiebreaks: tuple[IntArray, ...] = ()
 
     def rescaled(self, largest: int | None, label: str = "prices") -> tuple[Network, int]:
-        """Returns the same network with capacities that a solver can represent, in the coarsest exact unit, and the
-        unit.
+        """Returns the network with capacities that a solver can represent, and their unit, which keeps them exact.
 
         Args:
             largest: the largest capacity of the solver, or None for any.

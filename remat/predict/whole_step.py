@@ -92,7 +92,7 @@ class Surroundings:
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
-        """Returns the peaks of the first step and of a later one while the optimizer runs."""
+        """Returns the peaks of memory while the optimizer runs: in the first step, and in a later one."""
         always = self.own_bytes + self.gradient_bytes + self.output_bytes
         later = self.optimizer.state_bytes + self.optimizer.workspace_bytes
         return always + self.optimizer.first_bytes, always + later

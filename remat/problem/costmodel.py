@@ -167,7 +167,7 @@ class CostModel(ABC):
         return None
 
     def on_device(self, device: str) -> CostModel:  # noqa: ARG002  # for models whose prices depend on it
-        """Returns the model with the prices of a device, if its options do not name one.
+        """Returns this model with the prices of `device`, unless its options already name that device.
 
         Raises:
             InvalidOption: the options name another device.

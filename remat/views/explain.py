@@ -31,7 +31,7 @@ UNHIDDEN = "Copies count as if they do not overlap kernels; `remat solve` plans 
 
 
 class Decision(Enum):
-    """Lists what a plan can do with a value, in words that continue "... is"."""
+    """Lists what a plan can do with a value; the value of each member completes the sentence "x is ..."."""
 
     SAVED = "saved"
     OFFLOADED = "offloaded: saved, and on the host until the backward pass needs it"

@@ -38,7 +38,7 @@ CopyStep: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Copy:
-    """Represents a copy of an offloaded value, or, with a copy stream, the begin or the end of one."""
+    """Represents a copy of an offloaded value, or, with a copy stream, its beginning or its end."""
 
     step: CopyStep
     value: int  # position of the value

@@ -128,7 +128,7 @@ def led_to(dims: Dims, index: int) -> int:
 
 
 def flat(dims: Dims) -> Digits:
-    """Returns all digits, the outermost first; two neighbours that are equal to a single loop become one digit."""
+    """Returns all digits, the outermost first; two neighbours that are one plain stride together become one digit."""
     row: list[tuple[int, int]] = []
     for digits in dims:
         for n, s in digits:

@@ -1,4 +1,4 @@
-"""Rewrites the graph of a pass before it is lowered, like those of Inductor's passes that change memory traffic."""
+"""Rewrites the graph of a pass before lowering, like Inductor: only the rewritings that change memory traffic."""
 
 from __future__ import annotations
 
