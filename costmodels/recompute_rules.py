@@ -29,7 +29,7 @@ LONGEST_CHAIN = 100
 
 @dataclass(frozen=True)
 class Rule:
-    """Bans values from recomputation, for a reason and by a source."""
+    """Represents a rule that bans values from recomputation, with a reason and a source."""
 
     name: str  # the switch in `ByteTraffic(rules={name: bool})`
     reason: str  # completes "cannot be recomputed (...)"

@@ -42,7 +42,7 @@ class Knapsack(Solver):
 
     @abstractmethod
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-        """Picks (k,) items whose sizes add up to at most `capacity`, with the largest total value that it can find.
+        """Picks some of k items, with sizes of at most `capacity` together, and the largest total value it can find.
 
         Args:
             sizes: (k,) bytes of each item, from 0 to `capacity`.

@@ -116,7 +116,7 @@ class Network:
             sides: the vertices that are on the same side of all minimum cuts.
 
         Returns:
-            the network, and (num_vertices,) the new vertex of each vertex.
+            the network, and an array (num_vertices,) of the new vertex of each vertex.
         """
         free = ~(sides.source | sides.sink)
         vertex = np.where(sides.sink, SINK, SOURCE)
@@ -208,7 +208,7 @@ class Reduction:
         return Arcs.of(problem, rules).with_multipliers(weights)
 
     def choice(self, sink_side: BoolArray) -> Choice:
-        """Returns the choice of a cut, from (num_vertices,) its sink side.
+        """Returns the choice of a cut, which is a mask (num_vertices,) of its sink side.
 
         A value is saved if the cut contains its in-out arc, and recomputed if both its vertices are on the sink side.
         """
@@ -217,7 +217,7 @@ class Reduction:
         return Choice(saved, inside & outside, saved & self.offloaded)
 
     def sink_side(self, choice: Choice) -> BoolArray:
-        """Returns (num_vertices,) the sink side of the cut of a choice."""
+        """Returns a mask (num_vertices,) of the sink side of the cut of a choice."""
         side = np.zeros(self.network.num_vertices, np.bool_)
         side[self.out_vertex[choice.saved | choice.recomputed]] = True
         side[self.in_vertex[choice.recomputed]] = True

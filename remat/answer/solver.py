@@ -147,7 +147,7 @@ class FlowSolver(Solver):
 
     @abstractmethod
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
-        """Computes a maximum flow of a network: (k,) one integer per arc.
+        """Computes a maximum flow of a network: an array (k,) of one integer per arc.
 
         Returns the flow, and its `Sides` if the package behind the solver computes them fast, otherwise None (see
         `residual_sides`).

@@ -32,7 +32,7 @@ def profile(ratio: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
         ratio: (instances,) time relative to the fastest; infinite if it failed.
 
     Returns:
-        (k,) ascending factors tau, from 1 on, at which the share rises, and the share from there on.
+        the factors tau (k,) at which the share rises, ascending from 1 on, and the share (k,) from there on.
 
     >>> profile(np.array([2.0, 1.0, np.inf, 2.0]))
     (array([1., 2.]), array([0.25, 0.75]))

@@ -96,7 +96,7 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
     place after its last operand; all others stay.
 
     Returns:
-        (k,) the place after which each value is computed.
+        an array (k,) of the place after which each value is computed.
     """
     at: list[int] = np.where(graph.input, -1, len(graph)).tolist()
     moves: list[bool] = ((graph.region == Region.EITHER) & ~graph.random & ~graph.cannot_recompute.mask).tolist()

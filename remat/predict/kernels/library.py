@@ -184,10 +184,11 @@ def _plus_bias(lowering: Lowering, call: Call, result: View, bias: View) -> View
 
 @keeping_arguments
 def convolution_backward(lowering: Lowering, call: Call) -> View | None:
-    """Lowers the gradients of a convolution: arguments get the layout for the filters' gradient, then for the image's.
+    """Lowers the gradients of a convolution.
 
-    Source: `convolution_backward_lowering` of torch 2.13. In a pass without convolutions, where the compiler does not
-    choose layouts, the arguments first get eager's. Filters with one channel each (depthwise) have a channels-last
+    Arguments get the layout that the gradient of the filters requires, then the one that the gradient of the image
+    requires (`convolution_backward_lowering` of torch 2.13). In a pass without convolutions, where the compiler does
+    not choose layouts, the arguments first get eager's. Filters with one channel each (depthwise) have a channels-last
     layout in which columns are innermost all the same, and images are copied into that layout. Before torch 2.13, the
     arguments have eager's layouts only.
     """

@@ -44,7 +44,7 @@ class Stores:
         self._weights = list(weights)
 
     def loads(self, view: View) -> Reads:
-        """Returns what a reader of the view reads from memory: the value's buffer, or the operands of its expression."""
+        """Returns what a reader of the view reads from memory: the value's buffer, or the reads of its expression."""
         box = view.box
         if not view.inlined:
             assert box.buffer is not None

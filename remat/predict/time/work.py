@@ -19,7 +19,7 @@ from remat.facts.graph import Graph, Region, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Holds the work of computing each value once more, as arrays of (n,); all zero where there is none."""
+    """Holds the work of computing each value once more, as arrays (n,); values that need no work have zeros."""
 
     # there is nothing to recompute: inputs, views, tuple elements, constants, empty values, values that are no tensors,
     # and the tangents' closure.

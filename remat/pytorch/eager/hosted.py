@@ -21,7 +21,7 @@ class Hosted:
     """Holds the values of one checkpointed call that are on the host.
 
     Args:
-        results: position of an operator in the region -> which of its results are offloaded. Its other results are kept.
+        results: position of an operator in the region -> its offloaded results. Its other results are kept.
         kept_positions: positions of the operators whose results torch keeps: they do not run again.
     """
 

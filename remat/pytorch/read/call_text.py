@@ -1,4 +1,4 @@
-"""Encodes how an operator was called as text in `Graph.arguments`, and decodes the call again.
+"""Encodes the call of an operator as text for `Graph.arguments`, and decodes such text.
 
 A call whose arguments are its producers, each once and in order, is "". Any other call is JSON:
 
