@@ -104,12 +104,11 @@ class Network:
         return bool(decided[self.tails].all() and decided[self.heads].all())
 
     def face(self, flow: IntArray, sides: Sides) -> tuple[Network, IntArray]:
-        """Returns the network whose finite cuts are the minimum cuts of this one, with its first tiebreak as
-        capacities.
+        """Returns a network whose finite cuts are exactly the minimum cuts of this network.
 
-        A cut is minimum if and only if it cuts only saturated arcs and no flow crosses it backwards (complementary
-        slackness). So residual arcs become infinite, saturated arcs get the tiebreak as capacity, and vertices that are
-        on one side in every minimum cut are merged.
+        Its capacities are the first tiebreak. A cut is minimum if and only if it cuts only saturated arcs and no flow
+        crosses it backwards (complementary slackness). So residual arcs become infinite, saturated arcs get the
+        tiebreak as capacity, and vertices that are on one side in every minimum cut are merged.
 
         Args:
             flow: (k,) a maximum flow.

@@ -100,7 +100,7 @@ class Rewritten:
 
         Args:
             producers, readers: all uses in the graph.
-            strides: eager's strides of each value in this pass; a clone that changes none is removed.
+            strides: eager's strides of each value in this pass; a clone that does not change them is removed.
         """
         n = len(returned)
         inside = np.zeros(n, np.bool_)

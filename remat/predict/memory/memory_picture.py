@@ -40,8 +40,7 @@ def draw(
 
     Args:
         names: the value that each step computes.
-        live_bytes: reason -> (T,) the bytes that it keeps alive during each step, from the bottom of the stack to the
-            top.
+        live_bytes: for each reason, the bytes (T,) that it keeps alive during each step; the first is at the bottom.
     """
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()

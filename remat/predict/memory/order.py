@@ -63,8 +63,10 @@ def _asked_at(facts: StorageFacts, saved: BoolArray) -> IntArray:
 
 
 def first_readers(graph: Graph, at: IntArray, never: int) -> IntArray:
-    """Returns the step of the first reader of each value, from the step `at` which each value is computed (-1: never):
-    (n,).
+    """Returns an array (n,) of the step of each value's first reader; `never` without one.
+
+    Args:
+        at: (n,) the step at which each value is computed; -1 for values that are not computed.
     """
     first = np.full(len(graph), never)
     reads = at[graph.consumers] >= 0

@@ -36,7 +36,7 @@ class Hosted:
         return _Mode(self, self._kept)
 
     def result(self, position: int, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs an operator, or copies its result of the forward pass back."""
+        """Runs an operator, or copies the result that it had in the forward pass back from the host."""
         if position in self._contents:
             leaves, structure = self._contents[position]
             return tree_unflatten([_to_device(leaf, device) for leaf, device in leaves], structure)

@@ -26,7 +26,7 @@ class KeptCall:
         op: its name, e.g. "aten.native_layer_norm.default".
         values: the plan's saved values that it computes, or that are views of its results.
         bytes: device memory of its results.
-        along_bytes: the part of it that the plan does not request.
+        along_bytes: the part of `bytes` that the plan does not request.
         hosted: which of its results wait on the host.
         host_bytes: host memory of these.
     """

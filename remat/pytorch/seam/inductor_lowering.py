@@ -164,7 +164,7 @@ def is_inside_another(lowering: Any) -> bool:
 
 
 def is_computed(buffer: Any) -> bool:
-    """Returns whether a kernel of Inductor's writes the buffer."""
+    """Returns whether one of Inductor's kernels writes the buffer."""
     return isinstance(buffer, _ir().ComputedBuffer)
 
 
