@@ -64,9 +64,7 @@ class ByteTraffic(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # of the prices
-        """Returns "bytes", or "weighted bytes" with PyTorch's prices: a byte costs more the farther it is from the
-        backward pass.
-        """
+        """Returns "bytes"; with PyTorch's prices "weighted bytes": a byte farther from the backward pass costs more."""
         return "bytes" if self.prices == "paper" else "weighted bytes"
 
     @property

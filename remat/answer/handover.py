@@ -49,9 +49,7 @@ def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
 
 
 def externally_visible(graph: Graph) -> BoolArray:
-    """Returns a mask (n,) of the values in storages of inputs and outputs. The caller can see these: they are never
-    donated.
-    """
+    """Returns a mask (n,) of the values whose storage the caller can see (inputs, outputs): these are never donated."""
     return graph.owners(graph.input | graph.output)[graph.base]
 
 

@@ -83,8 +83,7 @@ class Network:
         return network, unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
-        """Returns a network with the same minimum cuts, and as many tiebreaks in its capacities as a solver can
-        represent.
+        """Returns a network with the same minimum cuts, with as many tiebreaks in its capacities as `largest` allows.
 
         One unit of capacity outweighs the sum of all tiebreaks, so integers lose nothing.
         """

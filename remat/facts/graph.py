@@ -285,8 +285,7 @@ class Graph(FrozenColumns):
 
     @cached_property
     def signature(self) -> tuple[str, ...]:
-        """Returns one line for each value that the forward pass can compute; a plan for this graph depends on these
-        lines.
+        """Returns a line for each value that the forward pass can compute; plans for this graph depend on these lines.
 
         >>> from remat import GraphBuilder
         >>> g = GraphBuilder()

@@ -159,8 +159,7 @@ class CostModel(ABC):
 
     @property
     def step_device(self) -> object:
-        """Returns the device on which a plan within a limit should have the fastest step; None ranks plans by price
-        alone.
+        """Returns the device on which plans within a limit are ranked by step time; None ranks them by price alone.
 
         It is a name, a file or a profile, as for `remat.predict.time.Roofline`; or `GRAPHS_OWN` for that of the graph.
         """

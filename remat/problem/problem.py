@@ -120,8 +120,7 @@ class Problem(FrozenColumns):
         budget_bytes: int | None,
         offload: Offload | None = None,
     ) -> Problem:
-        """Returns the same values and uses with other terms, without checking the values and uses again (half the
-        time).
+        """Returns the same values and uses with other terms; it takes half the time, as only the terms are checked.
 
         Raises `InvalidProblem` for wrong terms.
         """

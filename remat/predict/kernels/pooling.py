@@ -70,8 +70,7 @@ def average_pool_backward(lowering: Lowering, call: Call) -> View | None:
 
 
 def max_pool_backward(lowering: Lowering, call: Call) -> View | None:
-    """Lowers the gradient of a maximum to an expression that reads the windows that contain a position, and their
-    argmax.
+    """Lowers the gradient of a maximum to an expression that reads the windows around a position, and their argmax.
 
     Since torch 2.13, graphs have a scatter instead (`torch._decomp`), except with deterministic algorithms.
     """

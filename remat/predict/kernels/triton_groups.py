@@ -83,8 +83,7 @@ class TritonGroup(LoopGroup):
 
 
 def shared_after_reordering(one: TritonGroup, other: TritonGroup) -> int:
-    """Reorders the loops of one group so that both access a buffer in the same way; returns the bytes that they then
-    share.
+    """Reorders the loops of one group so that both access a buffer in the same way; returns the shared bytes.
 
     Source: `Scheduler.shared_data_after_reordering_loop`. Returns -1 if there is no such order; the groups may have
     changed.

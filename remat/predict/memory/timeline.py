@@ -138,9 +138,7 @@ class Timeline:
         return "\n".join([*lines, *listed_tensors(self.peak_tensors, _SHOWN)])
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns one row per step: name, op, backward, during_bytes, after_bytes, and the bytes of each reason in
-        `WHYS`.
-        """
+        """Returns one row per step: name, op, backward, during_bytes, after_bytes, and the bytes by reason (`WHYS`)."""
         import pandas as pd
 
         columns = {"name": self.names, "op": self.ops, "backward": self.backward}

@@ -65,8 +65,7 @@ class CompiledPass:
         )
 
     def write(self, folder: Path) -> None:
-        """Writes `forward.py` or `backward.py`, and a folder of that name with source, assembly and cubins of each
-        kernel.
+        """Writes `forward.py` or `backward.py`, and a folder with source, assembly and cubins of each kernel.
 
         Args:
             folder: created if missing; files with the same names are replaced.
@@ -83,8 +82,7 @@ class CompiledPass:
 
 
 def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
-    """Generates Inductor's code of both passes, and compiles every kernel with Triton: about a second per
-    configuration.
+    """Generates Inductor's code of both passes, and compiles all kernels with Triton: a second per configuration.
 
     Args:
         graph: the joint graph, whatever device it was captured for.

@@ -54,8 +54,7 @@ class Inductor(Oracle):
 
 
 class Device(Oracle):
-    """Scores plans by the measured time of the compiled step on this machine: on CUDA where there is any, else on the
-    CPU.
+    """Scores plans by the measured time of the compiled step on this machine: on CUDA if there is any, else the CPU.
 
     Inductor compiles both passes of each plan, which takes seconds to minutes per plan. They run on random numbers
     (integers are zeros), and the plans take turns.

@@ -60,9 +60,7 @@ class Measured:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Returns a loss: a single scalar output itself, otherwise the sum of the mean squares of all outputs with
-    gradients.
-    """
+    """Returns a loss: a single scalar output, or else the sum of the mean squares of all outputs with gradients."""
     outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not outputs:
         raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")

@@ -79,9 +79,7 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
 
 
 def where(joint_graph: fx.Graph) -> dict[str, str]:
-    """Returns the device of a graph for `Graph.meta`: "cpu" and whether torch uses one thread, or "cuda" and the GPU's
-    name.
-    """
+    """Returns the device for `Graph.meta`: "cpu" and whether torch uses one thread, or "cuda" and the GPU's name."""
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
     if kind == "cuda":

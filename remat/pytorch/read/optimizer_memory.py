@@ -112,9 +112,7 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(optimizer: object) -> MakeOptimizer | None:
-    """Returns a function that makes an optimizer: from a name with options, from the function itself, or None for
-    "none".
-    """
+    """Returns a function that makes an optimizer: from a name with options, or a function; None for "none"."""
     if not isinstance(optimizer, str):
         return cast(MakeOptimizer | None, optimizer)
     return None if optimizer == "none" else optimizer_named(optimizer)
