@@ -78,7 +78,6 @@ class CPSAT(Solver):
         """Solves a feasible problem, starting from an incumbent if there is one.
 
         Args:
-            problem: the problem.
             incumbent: a plan and a bound to start from. The answer has no plan if the search neither finds a cheaper
                 one nor proves that one of equal cost is optimal.
             tolerance: the search ends when the plan's cost exceeds the bound by at most this share of the bound.

@@ -47,7 +47,6 @@ class Knapsack(Solver):
         Args:
             sizes: (k,) bytes of each item, from 0 to `capacity`.
             values: (k,) the worth of saving each item; positive, and less than 2**62 together.
-            capacity: bytes.
         """
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:

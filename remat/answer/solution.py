@@ -110,12 +110,7 @@ class ClaimedBound(Certificate):
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """Holds the modelled time of a step on one device, from its predicted kernels: neither measured nor proven.
-
-    Attributes:
-        device: the name of the device.
-        ns: nanoseconds of both passes.
-    """
+    """Holds the modelled time of both passes on a device, from the predicted kernels: neither measured nor proven."""
 
     device: str
     ns: float

@@ -113,7 +113,6 @@ class Cut:
     """Holds a minimum cut as a choice.
 
     Attributes:
-        choice: the choice of the cut.
         weight: its cost and saved bytes, weighted by the multipliers of the certificate.
         certificate: the flow that proves that no choice weighs less.
     """

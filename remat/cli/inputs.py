@@ -37,7 +37,7 @@ def solver_if_named(text: str | None, options: Sequence[str] | None = None) -> S
 
 
 def cost_model_of(text: str | None, options: Sequence[str] | None = None) -> CostModel:
-    """Makes a cost model from `NAME` or `NAME:key=value,key=value`, with further options; by default the default one."""
+    """Makes a cost model from `NAME` or `NAME:key=value,key=value`, with further options; None means the default."""
     text = text or DEFAULT_COST_MODEL
     return _configured(costmodel_class(split_options(text)[0]), text, options or (), "-O")
 

@@ -34,7 +34,6 @@ class Entry:
     Attributes:
         name: the name of the instance; its file is `<name>.json.gz`.
         family: "transformer", "convolution", "diffusion", "recurrent", "acquisition" or "small".
-        model: the captured model.
         sizes: the sizes of the model and its inputs.
         dtype: the element type of the parameters.
         cite: the publication of the model; "" for small models of this project.

@@ -46,8 +46,6 @@ class PlanForecast:
     """Holds the memory of a training step under one plan, in bytes.
 
     Attributes:
-        name: the name of the plan.
-        plan: what is saved and recomputed.
         saved_bytes: activations that wait for the backward pass.
         passes_bytes: the peak of both passes, with gradients, without parameters, buffers and inputs.
         first_bytes: the peak of the first step, with everything.

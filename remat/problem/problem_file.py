@@ -66,9 +66,6 @@ def problem_document(
     """Returns a problem as the JSON object of its file, without signature and places, which only messages use.
 
     Args:
-        problem: the problem.
-        name: the name of the instance.
-        unit: the unit of the prices.
         remarks: the origin of the problem, by keywords.
         budgets: the limits to choose from; by default the problem's, if it has one.
         memory: what a simulation of the peak needs (`remat.predict.memory.memory_export`).

@@ -91,7 +91,6 @@ class Fuser:
     A plan of a GPT-2 of 12 layers (2,533 values, 550 to 640 kernels) takes 0.1 to 0.2 s on one shared CPU core.
 
     Attributes:
-        graph: the joint graph.
         backend: "cpu" or "triton"; None chooses by the graph's device.
         copy_stream: whether offloaded values are copied in a CUDA stream of their own.
 

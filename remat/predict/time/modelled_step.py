@@ -34,7 +34,6 @@ class ModelledTime:
     """Holds the modelled time of a step: a roofline model, not a measurement.
 
     Attributes:
-        device: the name of the device.
         kernels: the time of each kernel, in the order of the argument.
     """
 

@@ -64,7 +64,6 @@ def choice(
 
     Args:
         query, key, value: (batch, heads, length, size of a head).
-        attn_mask, dropout_p, is_causal, enable_gqa: arguments of `F.scaled_dot_product_attention`.
     """
     tensors = (query, key, value)
     size, half = query.shape[-1], query.dtype in _HALVES

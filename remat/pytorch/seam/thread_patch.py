@@ -26,7 +26,6 @@ class _StandIn:
     Outside all such blocks, it calls torch's own function.
 
     Attributes:
-        own: torch's function.
         blocks: for each active block, its function, the frame that entered it, and its thread.
         place: the object that replaces torch's function; a plain function, so that it becomes a method in a class.
     """
