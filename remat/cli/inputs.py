@@ -26,6 +26,7 @@ _Plugin = TypeVar("_Plugin", Solver, CostModel)
 
 
 def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
+    """Makes a solver from `NAME` or `NAME:key=value,key=value`, with further `key=value` options."""
     return _configured(solver_class(split_options(text)[0]), text, options, "-S")
 
 
