@@ -65,7 +65,7 @@ class PlanOptions(Question):
 
 
 def command(answer: Callable[..., Answer]) -> Callable[..., None]:
-    """Makes a command of a function: with an option for each field of its groups, and --json."""
+    """Makes a command from a function, with an option for each field of its groups, and --json."""
     hints = get_type_hints(answer, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     options: dict[str, tuple[Any, Any]] = {}  # annotation, default

@@ -47,7 +47,7 @@ def compare(
     """Poses every graph with every cost model, and solves it with every solver.
 
     Args:
-        graphs: one, several, or by name; otherwise named after their models.
+        graphs: a graph, several graphs, or graphs by name. Without names, the graphs have the names of their models.
         cost_models: names or instances.
         solvers: names or instances; by default every installed one.
         time_limit_s: the limit of each solve, for solvers that support a time limit.
@@ -56,8 +56,8 @@ def compare(
         path: a file that keeps the finished rows, so that another call with the same file continues.
 
     Returns:
-        one row each, in the given order. A solver that refuses a problem or is not installed, and a problem without a
-        plan, make a row with the reason; other errors propagate.
+        one row for each combination, in the given order. A solver that refuses a problem or is not installed, and a
+        problem without a plan, make a row with the reason; other errors propagate.
 
     Raises:
         InvalidOption: an argument is out of range; or the file is no comparison, or damaged.

@@ -91,7 +91,7 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
 
     If the tangents' closure reads an overwritten input, a value in its memory, or a view of one, the node is cloned
     where the forward pass computes it, and the closure reads the clone. Values of the forward pass that the backward
-    pass could compute *from* such an input need no copy: the bans on the input make every solver save the first of
+    pass could compute *from* such an input need no copy: because the input is banned, every solver saves the first of
     them.
     """
     graph = joint_module.graph
