@@ -198,7 +198,7 @@ class Reduction:
         Args:
             problem: a feasible problem; its budget is not part of the network.
             weights: the multipliers of cost and of saved bytes; by default bytes are free.
-            rules: `forced_values(problem)`, to save time.
+            rules: `forced_values(problem)`, if it has been computed.
 
         Raises:
             UnsupportedProblem: the weighted prices add up to 2**62 or more.
@@ -238,7 +238,7 @@ class Arcs:
 
     @classmethod
     def of(cls, problem: Problem, rules: ForcedValues | None = None) -> Arcs:
-        """Builds the arcs, in time linear in the graph; `rules` is `forced_values(problem)`, to save time."""
+        """Builds the arcs, in time linear in the graph. `rules` is `forced_values(problem)`, if already computed."""
         rules = rules or forced_values(problem)
         n = len(problem)
         in_vertex = np.where(rules.not_recomputable, SOURCE, np.arange(2, 2 + n))

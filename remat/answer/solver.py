@@ -170,7 +170,7 @@ class FlowSolver(Solver):
         Args:
             problem: a feasible problem.
             multipliers: the multipliers of cost and of saved bytes; by default bytes are free.
-            rules: `forced_values(problem)`, to save time.
+            rules: `forced_values(problem)`, if it has been computed.
 
         Raises:
             UnsupportedProblem: the weighted prices are too large for this solver, or for any.

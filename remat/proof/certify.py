@@ -182,7 +182,7 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
 def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | None = None) -> int:
     """Returns the lower bound on the weight of every choice, whatever the budget, that a flow proves.
 
-    `arcs` is `Arcs.of(problem)`, to save time. Raises `CertificateRejected` if the flow is wrong, and
+    `arcs` is `Arcs.of(problem)`, if it has been computed. Raises `CertificateRejected` if the flow is wrong, and
     `UnsupportedProblem` if the weighted prices add up to 2**62 or more.
     """
     flow, weights = certificate.flow, certificate.multipliers

@@ -1,7 +1,7 @@
 """Decides whether some plan lets a kernel overwrite one value with another.
 
-TorchInductor overwrites an argument that a kernel reads exactly where it writes. A plan that stores nothing between the
-two values shows every position at which the kernel of any plan could read the old one.
+TorchInductor overwrites an argument that a kernel reads exactly where it writes. To find all positions at which the
+kernel of some plan reads the old value, this module predicts the kernels of the plan that stores nothing in between.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Lowering:
         return self.stores.loops
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
-        """Returns the digits of a dimension that is read only in part; the size of its step still orders loops."""
+        """Returns the digits of a partly read dimension: only their step is known, which is enough to order loops."""
         return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
     def first(self, call: Call) -> View:

@@ -29,7 +29,7 @@ _bytes_by_call: dict[tuple[Any, ...], int] = {}
 
 
 def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Returns the bytes that a call takes besides its arguments (fake or not) and results; None if it is not measured.
+    """Returns the bytes that a call takes in addition to arguments (fake or not) and results; None if not measured.
 
     Raises:
         torch.OutOfMemoryError: the arguments do not fit into the free memory of the GPU.
