@@ -61,7 +61,7 @@ class WorkingSet:
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Returns the operator with the most bytes that no plan can avoid, and the storages."""
+    """Returns the operator with the most bytes that are alive under every plan, and the storages of these bytes."""
     n = len(graph)
     facts = StorageFacts.of(graph)
     needed = Necessary.of(facts, holds_outputs)
