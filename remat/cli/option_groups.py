@@ -42,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True)
 class PlanOptions(Question):
-    """Holds the options of the plan of a command: that of a file, PyTorch's own, or the solution of a problem."""
+    """Holds the options that choose the plan of a command: a plan from a file, PyTorch's own, or a solved one."""
 
     plan: PlanName = None
 

@@ -41,8 +41,8 @@ class AllocatedPass:
         steps: each step is the kernels of one function, or a call.
         start, end: the first and the last step of each buffer that owns memory. A buffer without a start is an argument
             of the pass, one without an end is returned. If the end is before the start, the buffer was never used.
-        size: bytes of a buffer whose `Buffer.bytes` differs: it overwrites a larger one and keeps its memory, or a copy
-            back has begun, and it has no elements yet.
+        size: the bytes in memory of each buffer for which `Buffer.bytes` is wrong. These are buffers that overwrite a
+            larger buffer, and buffers of copies back that have begun.
     """
 
     def __init__(self, scheduled: ScheduledPass, facts: PassFacts) -> None:

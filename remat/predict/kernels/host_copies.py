@@ -4,14 +4,17 @@
 ones.
 
 Copies run either between the kernels or in a CUDA stream of their own. With a stream, a copy begins in one place and
-ends in another. Matrix products, convolutions and attention cut a pass into stages. The stage of a value is, in the
-forward pass, the number of such operators that it depends on in sequence; in the backward pass, the number that have
-run. A value that is copied to the host in one stage stays on the device until the first copy of the next stage has
-begun. A value that is read in one stage begins to come back when the first value of the previous stage has arrived. So
-most copies can take as long as one product or more, and only the values of two stages are in transit. The kernels wait
-only for the copies of the last stage of the forward pass. Values that only the backward pass needs come late in the
-graph's order; they are computed right after their operands (`early_places`), so that their copies are not among these
-last ones.
+ends in another. The places follow from the stages of a pass, which matrix products, convolutions and attention delimit:
+
+- In the forward pass, the stage of a value is the largest number of such operators on a path to it. In the backward
+  pass, it is the number of such operators that have run.
+- A value that is copied to the host in one stage stays on the device until the first copy of the next stage has begun.
+- A value that is read in one stage begins to come back when the first value of the previous stage has arrived.
+
+So most copies can take as long as one product or more, and only the values of two stages are in transit. The kernels
+wait only for the copies of the last stage of the forward pass. Values that only the backward pass needs come late in
+the graph's order. They are computed right after their operands (`early_places`), so that they are not in this last
+stage.
 """
 
 from __future__ import annotations

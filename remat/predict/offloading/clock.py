@@ -30,8 +30,8 @@ class StepClock:
 
     Attributes:
         device: a device with a link to the host.
-        forward_ns, backward_ns: (n,) the time of each kernel, at the last value that it computes; in the backward pass,
-            at the last one that depends on a gradient. 0 elsewhere.
+        forward_ns, backward_ns: (n,) the times of the kernels. A kernel's time is the entry of the last value that the
+            kernel computes (in the backward pass: the last one that depends on a gradient). All other entries are 0.
         again_ns: (n,) the time to recompute a value, by the roofline model or by an estimator (`priced`).
         copy_ns: (n,) the time to copy the value's storage to the host, or back.
         written_ns: (n,) when the forward pass has written the value.

@@ -62,9 +62,9 @@ class Scheduled:
     own extraction splits it, and Inductor's passes, lowering and scheduler follow. It accepts graphs from files, and
     parts of graphs: a block whose boundary values are inputs, tangents and outputs.
 
-    The kernels are those of `inductor_kernels`, except if the model's inputs are not contiguous, or if a value that is
-    returned twice, or a saved input, meets one of Inductor's rules about outputs. Symbolic sizes have their captured
-    values.
+    The kernels are those of `inductor_kernels`, with two exceptions: the model has inputs that are not contiguous, or
+    Inductor's rules about outputs apply to a value that is returned twice or to a saved input. Symbolic sizes have the
+    values from the capture.
     """
 
     def __init__(
