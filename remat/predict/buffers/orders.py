@@ -1,6 +1,6 @@
-"""Orders the kernels of a pass for little memory, as `torch/_inductor/memory.py` of torch 2.13 does.
+"""Orders the kernels of a pass for a low peak, like `torch/_inductor/memory.py` of torch 2.13.
 
-Of three heuristic orders and that of the graph it takes the one with the smallest peak by its own sum.
+Inductor takes the order with the smallest estimated peak among three heuristic orders and the order of the graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from remat.predict.kernels.schedule import with_needs_first
 
 
 def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
-    """Returns the units in the order in which they run (`reorder_for_peak_memory`)."""
+    """Returns the units in execution order (`reorder_for_peak_memory`)."""
     orders = [
         pass_units.units,
         _least_memory_first(pass_units),
@@ -24,7 +24,7 @@ def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
     return tuple(min(orders, key=lambda order: max(pass_units.alive_bytes(order), default=0)))
 
 
-# Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`).
+# Prefers units that fit under the current peak, then those that add the fewest live bytes (`topological_sort_lpmf`).
 def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     units, readers, free = pass_units.units, pass_units.readers, pass_units.free_bytes
     waiting = {unit: len(earlier) for unit, earlier in pass_units.predecessors.items()}
@@ -61,7 +61,7 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     return order
 
 
-# Takes what waited for those that ran first (`topological_sort_bfs`).
+# Prefers the unit whose predecessors ran first (`topological_sort_bfs`).
 def _breadth_first(pass_units: PassUnits) -> Sequence[Unit]:
     predecessors = pass_units.predecessors
     waiting = {unit: len(earlier) for unit, earlier in predecessors.items()}
@@ -78,7 +78,7 @@ def _breadth_first(pass_units: PassUnits) -> Sequence[Unit]:
     return list(place)
 
 
-# Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`).
+# Prefers the unit that accesses the least memory, right after all its predecessors (`topological_sort_dfs`).
 def _depth_first(pass_units: PassUnits) -> Sequence[Unit]:
     size = {
         unit: unit.alloc_bytes + sum(pass_units.free_bytes[buffer] for buffer in unit.needs)
