@@ -16,18 +16,7 @@ from test_graph import GRAPH
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import (
-    CostModel,
-    Graph,
-    GraphBuilder,
-    InvalidOption,
-    Plan,
-    Problem,
-    RematError,
-    Simulator,
-    Solution,
-    TerminationReason,
-)
+from remat import CostModel, Graph, GraphBuilder, InvalidOption, Plan, Problem, RematError, Solution
 from remat.answer.solution import FlowCertificate
 from remat.errors import InvalidProblem
 from remat.facts.corpus import Corpus
@@ -97,7 +86,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "Choice.from_saved": lambda it: remat.Choice.from_saved(P, it),
     "Plan.for_graph": PLAN.for_graph,
     "Termination": Termination,
-    "Termination: bound": lambda it: Termination(TerminationReason.OPTIMAL, it),
+    "Termination: bound": lambda it: Termination(remat.TerminationReason.OPTIMAL, it),
     "Solution: objective": lambda it: Solution(PLAN, it, S.termination, None, "me").gap,
     "Solution: termination": lambda it: Solution(PLAN, 1, it, None, "me").gap,
     "FlowCertificate": lambda it: remat.certify(P, Solution(PLAN, 4, S.termination, FlowCertificate(it), "me")),
@@ -122,7 +111,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "unregister": remat.plugin.unregister,
     "find_estimator": remat.plugin.find_estimator,
     "recompute_parameter_copies": remat.recompute_parameter_copies,
-    "Simulator": Simulator,
+    "Simulator": remat.Simulator,
     "pose": ByteTraffic().pose,
     "pose, with a budget": MemoryBudget().pose,
     "a cost model and": lambda it: ByteTraffic() + it,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,13 +18,13 @@ from torch.nn import functional as F
 import remat
 from experiments.accuracy.traffic_error import Part, compared, overall, rank_correlation
 from experiments.models.workloads import KERNEL_ZOO
-from experiments.report.result_table import RESULTS
 from remat import InvalidOption, Plan
 from remat.predict.kernels import Fuser, kernels
 from remat.predict.traffic import predict_traffic
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
 from tests.depth import deep
+from tests.results_pages import rows_of
 
 
 def grad(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -113,7 +112,7 @@ def test_errors_over_the_zoo(name: str) -> None:
 
 def test_the_committed_table_holds_what_is_promised() -> None:
     """Median within 2%, nine in ten within 5%, the worst within 15%; models held out are reported as they are."""
-    rows = json.loads((RESULTS / "traffic_error_triton.json").read_text())["rows"]
+    rows = rows_of("traffic_error_triton")
     parts = {part: [row for row in rows if row["part"] == part] for part in ("zoo", "captured", "corpus", "large")}
     for part in parts.values():
         found = overall(part)
