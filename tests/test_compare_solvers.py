@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +35,43 @@ class Miscounter(Solver):
         return replace(right, objective=wrong, termination=Termination(TerminationReason.OPTIMAL, wrong))
 
 
+@dataclass(frozen=True)
+class Hangs(Solver):
+    """Starts a process, ignores every signal that can be ignored, and sleeps; not on the trifle that warms it up."""
+
+    name: ClassVar[str] = "hangs"
+    note: str = ""
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        if len(problem) > 2:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            child = subprocess.Popen(["sleep", "120"])
+            Path(self.note).write_text(f"{os.getpid()} {child.pid}")
+            time.sleep(120)
+        return ORTools()._solve(problem, time_limit_s=None)
+
+
+@dataclass(frozen=True)
+class Crashes(Solver):
+    """Dies as C++ does."""
+
+    name: ClassVar[str] = "crashes"
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        raise AssertionError
+
+
+@dataclass(frozen=True)
+class Raises(Solver):
+    """Fails in two lines."""
+
+    name: ClassVar[str] = "raises"
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        raise ZeroDivisionError("one\n  two")
+
+
 def test_a_row_says_what_a_solver_found() -> None:
     row = answer(GRAPH, PROBLEM, ORTools(), 20)
     assert (row["status"], row["certified"], row["note"]) == ("optimal", True, "")
@@ -39,7 +81,26 @@ def test_a_row_says_what_a_solver_found() -> None:
     assert answer(GRAPH, within, Lagrangian(), 20)["saved_bytes"] <= (within.budget_bytes or 0)
 
 
-def test_a_wrong_claim_makes_a_row_that_is_a_disagreement() -> None:
+def test_a_solver_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pids"
+    assert answer(GRAPH, PROBLEM, Hangs(str(note)), 1) == {"status": "timeout", "note": "killed after 1 s"}
+    end = time.monotonic() + 60
+    while any(map(alive, map(int, note.read_text().split()))):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    try:
+        return state.read_text().rpartition(")")[2].split()[0] != "Z"  # nobody may wait for it here
+    except FileNotFoundError:
+        return False
+
+
+def test_crashes_and_exceptions_make_rows() -> None:
+    assert answer(GRAPH, PROBLEM, Crashes(), 20) == {"status": "error", "note": "the process ended with -11"}
+    assert answer(GRAPH, PROBLEM, Raises(), 20)["note"] == "ZeroDivisionError: one"
     wrong = answer(GRAPH, PROBLEM, Miscounter(), 20)
     assert wrong["status"] == "error"
     assert disagreements([{"case": "a", "solver": "miscounter", **wrong}])
