@@ -56,7 +56,6 @@ class AllocatedPass:
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
         self._inside = self._places()
-        self._runs = {"kernel": self._kernel, "call": self._call, "result": self._result}
         self._together: dict[Buffer, int] = {}
         self._heir: dict[Buffer, Buffer] = {}
         self._over: dict[Buffer, Buffer] = {}
@@ -98,8 +97,12 @@ class AllocatedPass:
             if alone:
                 self._flush(at - 1)
             self._dropped += last.get(unit, ())
-            if unit.kind in self._runs:
-                self._runs[unit.kind](unit.group, at)
+            if unit.kind == "kernel":
+                self._kernel(unit.group, at)
+            elif unit.kind == "call":
+                self._call(unit.group, at)
+            elif unit.kind == "result":
+                self._result(unit.group)
             if alone or self._facts.gpu:
                 self._flush(at)
             for nest in unit.group.nests:
@@ -139,7 +142,7 @@ class AllocatedPass:
                 found.setdefault(unit, []).append(buffer)
         return found
 
-    def _result(self, group: LoopGroup, _: int) -> None:
+    def _result(self, group: LoopGroup) -> None:
         # The call's tuple holds all results until the last one is taken out of it.
         self._together.update((self.memory(buffer), len(self.steps) - 1) for buffer in group.written)
 

@@ -18,7 +18,7 @@ def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
     orders = [
         pass_units.units,
         _least_memory_first(pass_units),
-        _breadth_first(pass_units.units),
+        _breadth_first(pass_units),
         _depth_first(pass_units),
     ]
     return tuple(min(orders, key=lambda order: max(pass_units.alive_bytes(order), default=0)))
@@ -27,8 +27,8 @@ def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
 # Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`).
 def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     units, readers, free = pass_units.units, pass_units.readers, pass_units.free_bytes
-    waiting = {unit: len(unit.predecessors) for unit in units}
-    ready = {unit: None for unit in units if not unit.predecessors}
+    waiting = {unit: len(earlier) for unit, earlier in pass_units.predecessors.items()}
+    ready = {unit: None for unit in units if not waiting[unit]}
     left = {buffer: len(readers.get(buffer, ())) + (buffer in pass_units.results) for buffer in free}
     alive = sum(free[buffer] for buffer in pass_units.freeable)
     most = max(alive, sum(free[buffer] for buffer in pass_units.results))
@@ -49,7 +49,7 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
         alive += unit.alloc_bytes
         most = max(most, alive)
         alive -= frees[unit]
-        for later in unit.successors:
+        for later in pass_units.successors[unit]:
             waiting[later] -= 1
             if not waiting[later]:
                 ready[later] = None
@@ -62,18 +62,19 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
 
 
 # Takes what waited for those that ran first (`topological_sort_bfs`).
-def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
-    waiting = {unit: len(unit.predecessors) for unit in units}
+def _breadth_first(pass_units: PassUnits) -> Sequence[Unit]:
+    predecessors = pass_units.predecessors
+    waiting = {unit: len(earlier) for unit, earlier in predecessors.items()}
     place: dict[Unit, int] = {}
-    ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.predecessors]
+    ready: list[tuple[list[int], int, Unit]] = [([], u.index, u) for u in pass_units.units if not waiting[u]]
     heapq.heapify(ready)
     while ready:
         _, _, unit = heapq.heappop(ready)
         place[unit] = len(place)
-        for later in unit.successors:
+        for later in pass_units.successors[unit]:
             waiting[later] -= 1
             if not waiting[later]:
-                heapq.heappush(ready, (sorted(place[earlier] for earlier in later.predecessors), later.index, later))
+                heapq.heappush(ready, (sorted(place[unit] for unit in predecessors[later]), later.index, later))
     return list(place)
 
 
