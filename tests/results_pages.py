@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "experiments" / "results"
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "results").glob("*.md"))}
 ALL_PAGES = "\n".join(PAGES.values())
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """The committed rows of an experiment."""
+    return json.loads((RESULTS / f"{name}.json").read_text())["rows"]
 
 
 def section(heading: str, text: str = ALL_PAGES) -> str:

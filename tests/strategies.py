@@ -21,9 +21,11 @@ from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from experiments.models.training import train
 from experiments.models.workloads import KERNEL_ZOO
+from experiments.models.zoo import gpt2
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
 from remat.facts.columns import BoolArray
 from remat.plugin import Bans, Offload, Region, Terms, cannot_offload
+from remat.problem.feasibility import forced_values
 from remat.testing import graphs
 
 
@@ -77,6 +79,15 @@ class SaveOnHost(SaveEverything):
         problem = super().pose_without_peak(graph)
         copies = np.zeros(len(problem), np.int64)
         return replace(problem, offload=Offload(copies, cannot_offload(graph).take(graph.plannable)))
+
+
+def flat(sample: tuple[nn.Module, tuple[Any, ...]]) -> tuple[Any, ...]:
+    """A model and its arguments, as `remat.capture` takes them."""
+    return sample[0], *sample[1]
+
+
+def small_gpt(layers: int = 1) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    return gpt2(layers=layers, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
 
 
 def all_on_host(name: str) -> tuple[Graph, Plan]:
@@ -192,6 +203,12 @@ def _is_legal(problem: Problem, choice: remat.Choice) -> bool:
     except InvalidPlan:
         return False
     return True
+
+
+def feasible(graph: Graph) -> bool:
+    """Whether the facts of a graph leave a plan."""
+    problem = remat.plugin.base_problem(graph)
+    return not bool((forced_values(problem).unavailable & problem.needed).any())
 
 
 def every_legal_mask(graph: Graph) -> list[BoolArray]:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from strategies import flat, small_gpt
 from torch import fx, nn
 from torch.nn import functional as F
 
 import remat
-from experiments.models.zoo import gpt2
 from remat import Graph, GraphBuilder
 from remat.errors import InvalidGraph
 from remat.pytorch.read.call_text import CannotRebuild, call_of, call_texts
@@ -38,11 +38,6 @@ def conv_net() -> tuple[nn.Module, torch.Tensor]:
     return model, torch.randn(2, 3, 16, 16)
 
 
-def transformer() -> Graph:
-    model, args = gpt2(layers=1, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
-    return remat.capture(model, *args)
-
-
 def attention() -> Graph:
     def attend(x: torch.Tensor) -> torch.Tensor:
         q, k, v = x.chunk(3, -1)
@@ -57,7 +52,9 @@ def symbolic() -> Graph:
     return remat.capture(lambda x: (x.reshape(2, -1) @ torch.ones(x.shape[0] * 2, 3)).sin(), x)
 
 
-@pytest.mark.parametrize("make", [transformer, lambda: remat.capture(*conv_net()), attention, symbolic])
+@pytest.mark.parametrize(
+    "make", [lambda: remat.capture(*flat(small_gpt())), lambda: remat.capture(*conv_net()), attention, symbolic]
+)
 def test_every_operator_runs_again_and_gives_what_the_graph_says(make: Any, tmp_path: Path) -> None:
     made = make()
     made.save(tmp_path / "graph.json.gz")

@@ -54,8 +54,6 @@ def test_prefers_fewer_bytes_to_fewer_values(solver: Solver) -> None:
 
 
 class Counting(NetworkX):
-    """Counts its flows."""
-
     flows: ClassVar[list[Network]] = []
 
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from depth import drawn
-from helpers import FLOW, each, every_plan, is_legal, largest_price
+from helpers import FLOW, each, largest_price
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -52,14 +52,10 @@ def test_the_honest_solution_passes() -> None:
     assert (solution.plan, solution.objective, solution.is_proven) == (BEST, 5, True)
 
 
-def saturated_arc() -> int:
-    _, flow = honest()
-    return int(np.flatnonzero((flow > 0) & (flow == Reduction.of(CHAIN).network.capacities))[0])
-
-
 def with_arc(flow: np.ndarray, change: int) -> np.ndarray:
+    """The flow with another one on an arc that it saturates."""
     bent = flow.copy()
-    bent[saturated_arc()] += change
+    bent[np.flatnonzero((flow > 0) & (flow == Reduction.of(CHAIN).network.capacities))[0]] += change
     return bent
 
 
@@ -110,11 +106,6 @@ def test_an_illegal_plan_is_rejected(saved: str, recomputed: str, message: str) 
         check_plan(CHAIN, plan)
     with pytest.raises(InvalidPlan, match=message):
         certify(CHAIN, replace(honest()[0], plan=plan))
-
-
-def test_every_broken_rule_is_named() -> None:
-    with pytest.raises(InvalidPlan, match=r"(?s)neither saved nor recomputed: 'c'.*cannot be saved .*: 'b'"):
-        check_plan(CHAIN, Plan(("b",), ()))
 
 
 def test_a_long_list_of_values_is_shortened() -> None:
@@ -276,24 +267,6 @@ def test_no_change_of_one_arc_survives(solver: Solver, data: st.DataObject) -> N
     flow[data.draw(st.integers(0, len(flow) - 1))] += data.draw(st.integers(-3, 3).filter(bool))
     with pytest.raises(CertificateRejected):
         certify(problem, replace(solution, certificate=FlowCertificate(flow)))
-
-
-@drawn(75)
-@given(data=st.data(), budget=st.booleans())
-def test_check_plan_agrees_with_running_the_plan(data: st.DataObject, budget: bool) -> None:
-    """A legal plan changed in one value is legal and no cheaper than the best, or it is rejected."""
-    problem = data.draw(problems(max_values=6, budget=budget))
-    plans = list(every_plan(problem))
-    best = min(plan.cost for plan in plans)
-    plan = data.draw(st.sampled_from(plans))
-    v = data.draw(st.integers(0, len(problem) - 1))
-    saved, recomputed = plan.saved ^ ({v} & data.draw(st.sampled_from([frozenset(), {v}]))), plan.recomputed ^ {v}
-    mutant = Plan(tuple(problem.names[i] for i in sorted(saved)), tuple(problem.names[i] for i in sorted(recomputed)))
-    if saved.isdisjoint(recomputed) and is_legal(problem, saved, recomputed):
-        assert best <= check_plan(problem, mutant)
-    else:
-        with pytest.raises(InvalidPlan):
-            check_plan(problem, mutant)
 
 
 @drawn(75)

@@ -42,8 +42,6 @@ def conflict(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True)
 class GivesUp(Solver):
-    """Reaches its time limit at once."""
-
     name: ClassVar[str] = "gives-up"
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.TIME_LIMIT})
 
@@ -93,57 +91,73 @@ def test_solve_writes_a_plan_that_loads(paper: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "label"),
+    ("arguments", "of", "label"),
     [
-        (["-O", "mode=aggressive"], "ByteTraffic(mode='aggressive')"),
-        (["-O", 'rules={"used_far_apart": false}'], "ByteTraffic(rules={'used_far_apart': False})"),
-        (["-m", "byte-traffic:mode=aggressive"], "ByteTraffic(mode='aggressive')"),
+        (["-O", "mode=aggressive"], "cost_model", "ByteTraffic(mode='aggressive')"),
+        (["-O", 'rules={"used_far_apart": false}'], "cost_model", "ByteTraffic(rules={'used_far_apart': False})"),
+        (["-m", "byte-traffic:mode=aggressive"], "cost_model", "ByteTraffic(mode='aggressive')"),
         (
             ["-m", 'byte-traffic:rules={"random": true, "not_fusible": false},free_parameters=true'],
+            "cost_model",
             "ByteTraffic(rules={'random': True, 'not_fusible': False}, free_parameters=True)",
         ),
+        (["-s", "networkx", "-S", "flow_func=dinitz"], "solver", "NetworkX(flow_func='dinitz')"),
     ],
 )
-def test_options_of_the_cost_model_are_json_or_text(paper: Path, arguments: list[str], label: str) -> None:
-    assert answer("solve", paper, *arguments)["cost_model"] == label
+def test_options_are_json_or_text(paper: Path, arguments: list[str], of: str, label: str) -> None:
+    assert answer("solve", paper, *arguments)[of] == label
 
 
-def test_options_of_the_solver(paper: Path) -> None:
-    assert (
-        answer("solve", paper, "-s", "networkx", "-S", "flow_func=dinitz")["solver"] == "NetworkX(flow_func='dinitz')"
-    )
+WRONG_OPTIONS_OF_SOLVE: list[tuple[list[str], str]] = [
+    (["-O", "mod=aggressive"], "no option 'mod'; did you mean 'mode'? There are: mode, rules, free_parameters"),
+    (["-s", "ortools", "-S", "threads=4"], "ortools has no option 'threads'. There are: none"),
+    (["-O", "mode=fast"], "must be one of conservative, aggressive, got 'fast'"),
+    (["-O", "free_parameters=yes"], "must be true or false, got 'yes'"),
+    (["-O", "rules=none"], "error: -O rules=none: byte-traffic: rules must be a JSON object"),
+    (
+        ["-m", "memory-budget", "-O", "budget=much"],
+        "error: -O budget=much: MemoryBudget.budget must be a fraction from",
+    ),
+    (["-m", "memory-budget:budget=much"], "error: memory-budget:budget=much: MemoryBudget.budget must be"),
+    (["-m", "memory-budget:budget=0.5,offload=maybe"], "no device is named 'maybe'"),
+    (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of="device", got 0.5'),
+    (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds=-1: Portfolio.seconds must be a number from 0 on"),
+    (["-m", "memory-budget", "-O", f"budget={10_000 * '9'}"], f"got '{59 * '9'}... (10,002 characters)"),
+    (["-s", "cpsat", "-S", f"workers={400 * '9'}"], f"a whole number of threads from 1 to 10,000, got {60 * '9'}"),
+    (["-O", "mode"], "expected KEY=VALUE, got 'mode'"),
+    (["-m", "weighed"], "weighed needs a value for weight: weight=VALUE"),
+    (["--time-limit", "0"], "--time-limit"),
+]
+TWO_MODELS = ("-m", "byte-traffic", "-m", "multi-read")
+ONE_MEMORY = "--largest-batch takes the --memory of a device, such as 80GB, and at most one -m"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-O", "mod=aggressive"], "no option 'mod'; did you mean 'mode'? There are: mode, rules, free_parameters"),
-        (["-s", "ortools", "-S", "threads=4"], "ortools has no option 'threads'. There are: none"),
-        (["-O", "mode=fast"], "must be one of conservative, aggressive, got 'fast'"),
-        (["-O", "free_parameters=yes"], "must be true or false, got 'yes'"),
-        (["-O", "rules=none"], "error: -O rules=none: byte-traffic: rules must be a JSON object"),
+        *((["solve", "PAPER", *options], message) for options, message in WRONG_OPTIONS_OF_SOLVE),
+        (["compare", "PAPER", *TWO_MODELS, "-O", "mode=aggressive"], "NAME:KEY=VALUE for"),
+        (["capture", "factories", "-o", "g.json"], "expected MODULE:FACTORY"),
+        (["capture", 10_000 * "x", "-o", "g.json"], "xxx... (10,002 characters)"),
         (
-            ["-m", "memory-budget", "-O", "budget=much"],
-            "error: -O budget=much: MemoryBudget.budget must be a fraction from",
+            ["frontier", "PAPER", "--against", "traffic", "-s", "cpsat", "-o", "p.svg"],
+            "--solver, --output has no meaning against traffic",
         ),
-        (["-m", "memory-budget:budget=much"], "error: memory-budget:budget=much: MemoryBudget.budget must be"),
-        (["-m", "memory-budget:budget=0.5,offload=maybe"], "no device is named 'maybe'"),
-        (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of="device", got 0.5'),
-        (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds=-1: Portfolio.seconds must be a number from 0 on"),
-        (["-m", "memory-budget", "-O", f"budget={10_000 * '9'}"], f"got '{59 * '9'}... (10,002 characters)"),
-        (
-            ["-s", "cpsat", "-S", f"workers={400 * '9'}"],
-            f"CPSAT.workers must be a whole number of threads from 1 to 10,000, got {60 * '9'}",
-        ),
-        (["-O", "mode"], "expected KEY=VALUE, got 'mode'"),
-        (["-m", "weighed"], "weighed needs a value for weight: weight=VALUE"),
-        (["--time-limit", "0"], "--time-limit"),
+        (["frontier", "PAPER", "--oracle", "model"], "--oracle has no meaning against time"),
+        (["frontier", "PAPER", "--html", "page.html", "--device", "h100"], "--device has no meaning for a page"),
+        (["frontier", "PAPER", "--html", "page.html", "--plans", "folder"], "--html takes neither"),
+        (["frontier", "PAPER", "PAPER"], "a frontier is that of one GRAPH"),
+        (["forecast", "json:loads", "--largest-batch"], ONE_MEMORY),
+        (["forecast", "json:loads", "--largest-batch", "--memory", "1MB", *TWO_MODELS], ONE_MEMORY),
+        (["inspect", "traffic", "PAPER", "--plan", "p.json", "-m", "byte-traffic"], "leave them out"),
+        (["inspect", "timeline", "PAPER", "--plan", "p.json", "-m", "byte-traffic"], "leave them out"),
+        (["device", "--device", "tpu"], 'device must be "cpu", "cuda", or None'),
     ],
 )
 def test_wrong_usage_is_explained_and_ends_with_2(
     paper: Path, plugins: None, arguments: list[str], message: str
 ) -> None:
-    result = run("solve", paper, *arguments, code=2)
+    result = run(*(str(paper) if argument == "PAPER" else argument for argument in arguments), code=2)
     assert message in " ".join(result.stderr.replace("│", " ").split())
     assert result.stdout == ""
 
@@ -198,12 +212,11 @@ def test_wrong_names_end_alike_with_the_nearest_one(paper: Path, arguments: list
     assert result.stdout == ""
 
 
-def test_infeasible_ends_with_3_and_the_conflict(conflict: Path) -> None:
+def test_infeasible_ends_with_3_and_the_conflict_and_a_limit_without_a_plan_with_4(
+    conflict: Path, paper: Path, plugins: None
+) -> None:
     assert "cannot be saved (a tuple)" in run("solve", conflict, code=3).stderr
     assert run("explain", conflict, "seed", code=3).stdout == ""
-
-
-def test_a_limit_without_a_plan_ends_with_4(paper: Path, plugins: None) -> None:
     assert "found no plan within its time limit" in run("solve", paper, "-s", "gives-up", code=4).stderr
 
 
@@ -229,8 +242,6 @@ def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, mo
 def test_an_option_is_that_of_the_only_cost_model(paper: Path) -> None:
     rows = answer("compare", paper, "-s", "ortools", "-O", "mode=aggressive")
     assert [row["cost_model"] for row in rows] == ["byte-traffic:mode=aggressive"]
-    several = ["-m", "byte-traffic", "-m", "multi-read", "-O", "mode=aggressive"]
-    assert "-m NAME:KEY=VALUE for each" in run("compare", paper, *several, code=2).stderr
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
@@ -374,11 +385,6 @@ def test_capture_refuses_what_is_no_model_with_arguments(factories: list[Any], f
     assert factories == []
 
 
-def test_capture_needs_a_module_and_a_factory() -> None:
-    assert "expected MODULE:FACTORY" in run("capture", "factories", "-o", "g.json", code=2).stderr
-    assert "xxx... (10,002 characters)" in run("capture", 10_000 * "x", "-o", "g.json", code=2).stderr
-
-
 def test_solvers_lists_what_is_registered() -> None:
     listed = {one["name"]: one for one in answer("plugins", "solvers")}
     assert sorted(listed) == solver_names()
@@ -437,24 +443,6 @@ def test_a_command_of_earlier_versions_answers_with_its_new_spelling() -> None:
     assert len(get_command(app).commands) == 11  # type: ignore[attr-defined]
 
 
-def test_a_frontier_takes_the_options_of_its_kind_alone(paper: Path, tmp_path: Path) -> None:
-    page = "--html", str(tmp_path / "page.html")
-    for options, message in (
-        (["--against", "traffic", "-s", "cpsat", "-o", "p.svg"], "--solver, --output has no meaning against traffic"),
-        (["--oracle", "model"], "--oracle has no meaning against time"),
-        ([*page, "--device", "h100"], "--device has no meaning for a page"),
-        ([*page, "--plans", "folder"], "--html takes neither"),
-        ([str(paper)], "a frontier is that of one GRAPH"),
-    ):
-        assert message in run("frontier", paper, *options, code=2).stderr
-
-
-def test_the_largest_batch_takes_a_memory_and_one_cost_model(plugins: None) -> None:
-    for options in ([], ["--memory", "1MB", "-m", "byte-traffic", "-m", "multi-read"]):
-        said = run("forecast", "json:loads", "--largest-batch", *options, code=2).stderr
-        assert "--largest-batch takes the --memory of a device, such as 80GB, and at most one -m" in said
-
-
 def test_plans_of_a_frontier_against_time_are_written(paper: Path, tmp_path: Path) -> None:
     points = answer("frontier", paper, "--plans", tmp_path / "plans")["points"]
     digests = {Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json").digest for point in points}
@@ -500,12 +488,6 @@ def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
     found = answer("inspect", "traffic", paper, "--device", "h100")["modelled"]
     assert found["device"] == "NVIDIA H100 SXM"
     assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
-    assert "did you mean 'h100'" in run("inspect", "traffic", paper, "--device", "h101", code=2).output
-
-
-@pytest.mark.parametrize("command", ["traffic", "timeline"])
-def test_a_plan_from_a_file_is_not_solved_for(command: str, paper: Path) -> None:
-    assert "leave them out" in run("inspect", command, paper, "--plan", "p.json", "-m", "byte-traffic", code=2).output
 
 
 def test_a_frontier_against_traffic_prints_its_points_and_writes_their_plans(paper: Path, tmp_path: Path) -> None:
@@ -519,9 +501,6 @@ def test_a_frontier_against_traffic_prints_its_points_and_writes_their_plans(pap
         assert remat.predict_traffic(graph, plan, device="h100").bytes == point["traffic_bytes"]
     assert "is there already" in run("frontier", paper, *against, "--plans", tmp_path / "plans", code=2).output
     assert "saved" in run("frontier", paper, *against).output
-
-
-NAME = "small-layernorm-gelu-mlp"
 
 
 def test_a_file_comes_before_a_name_of_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

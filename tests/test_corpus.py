@@ -163,7 +163,6 @@ def test_list_names_all_and_a_family_only_its_own() -> None:
     out = run("corpus", "list", "--family", "convolution").stdout
     assert "resnet50" in out
     assert "lstm-16" not in out
-    assert "transformer" in run("corpus", "list", "--family", "poem", code=2).output
 
 
 def test_show_tells_facts_and_provenance() -> None:
@@ -180,7 +179,6 @@ def test_get_copies_the_graph(tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_missing_folders_are_explained(tmp_path: Path) -> None:
-    assert "did you mean 'resnet50'?" in run("corpus", "show", "resnet-50", code=2).stderr
     assert "--folder" in run("corpus", "list", "--folder", tmp_path, code=1).stderr
     with pytest.raises(UnknownName, match="remat corpus list"):
         CORPUS.graph("nothing like it")

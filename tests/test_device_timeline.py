@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from depth import deep
 
 import remat
-from costmodels import ByteTraffic
 from experiments.accuracy.gpu_compared import plans_of
 from experiments.models.workloads import KERNEL_ZOO
 from remat.errors import UnknownName
 from remat.predict.memory import simulate
-
-INSTANCES = Path(__file__).parents[1] / "experiments" / "instances"
-RESULTS = INSTANCES.parent / "results"
-
-
-def solved(graph: remat.Graph, mode: str) -> remat.Plan:
-    return remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
+from tests.results_pages import rows_of
 
 
 @pytest.mark.parametrize(
@@ -30,8 +20,8 @@ def solved(graph: remat.Graph, mode: str) -> remat.Plan:
 )
 def test_the_peak_is_the_one_that_a_gpu_had(model: str) -> None:
     """An H100, with torch 2.11; the first of the plans is left out, as cuBLAS allocated what it keeps in its step."""
-    compared = json.loads((RESULTS / "gpu_compared.json").read_text())["rows"]
-    rows = {row["plan"]: row for row in [row for row in compared if row["case"] == f"zoo: {model}"][1:]}
+    compared = [row for row in rows_of("gpu_compared") if row["case"] == f"zoo: {model}"]
+    rows = {row["plan"]: row for row in compared[1:]}
     torch.manual_seed(0)
     module, args = KERNEL_ZOO[model]()
     graph = remat.capture(module, *args, device="h100")
@@ -46,8 +36,8 @@ def test_the_peak_is_the_one_that_a_gpu_had(model: str) -> None:
 
 
 def test_a_step_is_a_kernel_and_what_is_saved_the_same() -> None:
-    graph = remat.Graph.load(INSTANCES / "small-resnet.json.gz")
-    plan = solved(graph, "conservative")
+    graph = remat.Corpus.open().graph("small-resnet")
+    plan = remat.choose(graph).plan
     by_value, by_kernel = simulate(graph, plan), remat.timeline(graph, plan, device="h100")
     traffic = remat.predict_traffic(graph, plan, device="h100")
     assert traffic.backend == "triton"

@@ -16,10 +16,10 @@ from depth import deep
 import remat
 
 
-def two_processes(script: str) -> Any:
-    """What a script of this folder, run as two ranks, printed last."""
-    program = str(Path(__file__).with_name(script))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program]
+def two_processes(*scenario: str) -> Any:
+    """What `two_ranks.py`, run as two ranks, printed last: of one scenario, or of all that generate no code."""
+    program = str(Path(__file__).with_name("two_ranks.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, *scenario]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         try:
             printed, errors = run.communicate(timeout=300)
@@ -32,8 +32,8 @@ def two_processes(script: str) -> Any:
 
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, Any]]:
-    """Of each rank, what happened in each scenario of `two_ranks.py`, the quick ones of training among them."""
-    return two_processes("two_ranks.py")
+    """Of each rank, what happened in each scenario, the quick ones of training among them."""
+    return two_processes()
 
 
 def saved(ranks: list[dict[str, Any]], scenario: str) -> list[int]:
@@ -106,4 +106,4 @@ def test_data_parallel_training_equals_the_uncompiled_run(
 @deep
 def test_data_parallel_training_through_inductor_equals_the_uncompiled_run() -> None:
     """The whole model in one graph, and code for it."""
-    assert_trained_alike(two_processes("two_ranks_train.py"), "DDP", 1)
+    assert_trained_alike(two_processes("DDP"), "DDP", 1)

@@ -132,12 +132,9 @@ def test_every_solver_is_listed_with_its_features() -> None:
         assert {needed for needed in row[5].split("`") if needed} == extras
 
 
-def test_every_cost_model_is_listed() -> None:
-    assert {row[0].split("`")[1] for row in table("Cost models", "docs/costmodels.md")} == set(costmodel_names())
-
-
-def test_every_estimator_is_listed() -> None:
-    assert {row[0].split("`")[1] for row in table("Estimators", "docs/costmodels.md")} == set(estimator_names())
+def test_every_cost_model_and_every_estimator_is_listed() -> None:
+    for heading, names in (("Cost models", costmodel_names()), ("Estimators", estimator_names())):
+        assert {row[0].split("`")[1] for row in table(heading, "docs/costmodels.md")} == set(names)
 
 
 def test_the_largest_prices_are_those_of_the_solvers() -> None:

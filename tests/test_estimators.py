@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import flat, small_gpt
 from test_calls import conv_net
 
 import remat
-from experiments.models.zoo import gpt2
 from remat import Graph, GraphBuilder, InvalidOption
 from remat.errors import InvalidGraph, UnknownName
 from remat.plugin import Estimator, Region
@@ -251,8 +251,7 @@ def test_what_does_not_conform_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def transformer() -> Graph:
-    model, args = gpt2(layers=2, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
-    return remat.capture(model, *args)
+    return remat.capture(*flat(small_gpt(layers=2)))
 
 
 @pytest.fixture(scope="module")
@@ -330,8 +329,7 @@ def test_each_call_is_timed_once_and_kept(transformer: Graph, timed: list[int], 
     assert 0 < count < kernels, "two equal layers"
     assert np.array_equal(first, profile(tmp_path).recompute_cost(transformer))
     assert len(timed) == count, "the second time nothing is"
-    model, args = gpt2(layers=1, width=32, heads=2, vocabulary=64, context=16, batch=2, dropout=0.1)
-    profile(tmp_path).recompute_cost(remat.capture(model, *args))
+    profile(tmp_path).recompute_cost(remat.capture(*flat(small_gpt(layers=1))))
     assert len(timed) == count, "nor for another model of the same layers"
     assert len(json.loads((tmp_path / "times.json").read_text())["ns"]) == count
 

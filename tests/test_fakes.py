@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from depth import deep
+from strategies import flat
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
@@ -39,11 +40,7 @@ def test_fake_and_real_tensors_have_one_graph(make: Callable[[], workloads.Sampl
     torch.manual_seed(0)
     model, args = make()
     real = remat.capture(model, *args)
-    assert replace(remat.capture(*_flat(fake(copy.deepcopy(model), args))), meta=real.meta) == real
-
-
-def _flat(sample: workloads.Sample) -> tuple[nn.Module, *tuple[Tensor, ...]]:
-    return (sample[0], *sample[1])
+    assert replace(remat.capture(*flat(fake(copy.deepcopy(model), args))), meta=real.meta) == real
 
 
 def test_inside_and_outside_the_mode_is_the_same() -> None:

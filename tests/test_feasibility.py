@@ -91,13 +91,3 @@ def test_a_budget_that_nothing_fits(solver: Solver) -> None:
         None,
         TerminationReason.INFEASIBLE,
     )
-
-
-@drawn(75)
-@given(problems(max_values=6, budget=True, feasible=None))
-def test_budgets_agree_with_looking_at_every_plan(problem: Problem) -> None:
-    if any(True for _ in every_plan(problem)):
-        assert solve(problem, "exhaustive").is_optimal
-    else:
-        with pytest.raises(Infeasible):
-            solve(problem, "exhaustive")

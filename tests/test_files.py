@@ -40,11 +40,6 @@ INSTANCE = Corpus.open().path("small-layernorm-gelu-mlp")
 LONGEST = 2000
 
 
-def offloading() -> Problem:
-    """A problem with budgets and a host, whose file has every field there is."""
-    return MemoryBudget(0.5, offload="h100").pose(cosines())
-
-
 WRITERS: dict[str, Callable[[Path], object]] = {
     "graph.json": GRAPH.save,
     "graph.json.gz": GRAPH.save,
@@ -227,7 +222,8 @@ READERS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = 
     "graph": (GRAPH.save, Graph.load),
     "graph with places": (Graph.load(INSTANCE).save, Graph.load),
     "problem": (PROBLEM.save, Problem.load),
-    "problem with a host": (offloading().save, Problem.load),
+    # With budgets and a host: its file has every field there is.
+    "problem with a host": (MemoryBudget(0.5, offload="h100").pose(cosines()).save, Problem.load),
     "plan": (PLAN.save, Plan.load),
     "device": (find_device("h100").save, DeviceProfile.load),
     "timings": (lambda path: write_timings(path, "a device", {"aten.mm": 3, "aten.add": 5}), timings),

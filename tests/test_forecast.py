@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,6 @@ from torch._subclasses import FakeTensorMode
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import BUDGET, MODELS, budgets_kept, errors
-from experiments.report.result_table import RESULTS
 from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
@@ -29,7 +27,7 @@ from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
-from tests.results_pages import section, sentences
+from tests.results_pages import rows_of, section, sentences
 
 CPU = torch.device("cpu")
 
@@ -115,7 +113,6 @@ def test_steps_add_up() -> None:
 
 
 def line(forward: int, backward: int) -> Timeline:
-    """A timeline of two steps."""
     during = np.array([forward, backward])
     return Timeline(("a", "b"), ("", ""), np.array([False, True]), during, during, {}, 7, 7, 0, ())
 
@@ -180,7 +177,7 @@ def test_fake_tensors_of_any_size_take_no_memory() -> None:
 
 
 def test_the_results_say_how_far_forecasts_are_off() -> None:
-    rows = json.loads((RESULTS / "forecast_error.json").read_text())["rows"]
+    rows = rows_of("forecast_error")
     models = {row["case"] for row in rows}
     assert models <= {*MODELS}
     stated = sentences(section("Forecasts of training"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Dice
 
-from remat import Graph, solve
+from remat import Corpus, Graph, solve
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.kernels import Fuser
@@ -23,8 +22,7 @@ from remat.predict.memory.storages import StorageFacts
 from remat.predict.time.work import Work
 from remat.testing.strategies import graphs
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-SMALL = sorted(path.name.removesuffix(".json.gz") for path in (EXPERIMENTS / "instances").glob("small-*.json.gz"))
+SMALL = [entry.name for entry in Corpus.open().entries if entry.name.startswith("small-")]
 SEEDS = "prims.inductor_seeds.default"
 """torch's extraction calls it fusible, since it only feeds pointwise operators; TorchInductor calls a library."""
 PRODUCT, SUM = "aten.mm.default", "aten.add.Tensor"
@@ -97,10 +95,6 @@ def _flags(graph: Graph, positions: IntArray | list[int]) -> BoolArray:
     return flags
 
 
-def instance(name: str) -> Graph:
-    return Graph.load(EXPERIMENTS / "instances" / f"{name}.json.gz")
-
-
 def saves(graph: Graph, seed: int) -> BoolArray:
     """What a random legal plan saves."""
     plan = solve(Dice(seed).pose(graph)).plan
@@ -141,7 +135,7 @@ def check_registers(graph: Graph) -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_inclusions_hold_on_small_models(name: str) -> None:
-    graph = instance(name)
+    graph = Corpus.open().graph(name)
     check_registers(graph)
     for seed in range(3):
         saved = saves(graph, seed)

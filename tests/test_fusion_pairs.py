@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from itertools import chain, combinations, pairwise
 
 import numpy as np
@@ -18,6 +19,17 @@ from remat.plugin import Solver
 from remat.testing import dags
 
 
+def split(g: GraphBuilder, *groups: tuple[str, str], calls: Container[int] = ()) -> Pass:
+    """Each group computes the values that both texts name, and writes those of the second; `calls` are of a library."""
+    graph = g.build()
+    values = [[[graph.index[name] for name in names.split()] for names in group] for group in groups]
+    return Pass(graph, tuple(Group.of(*both, generated=k not in calls) for k, both in enumerate(values)))
+
+
+def named(whole: Pass, values: Iterable[int]) -> set[str]:
+    return {whole.graph.names[v] for v in values}
+
+
 def figure_4(a: int = 8, b: int = 8, op: str = "cos") -> Pass:
     """Group 1 reads `a` and makes b, c, d; `sort` cannot be fused; group 2 reads b, c and the sorted d."""
     g = GraphBuilder()
@@ -28,10 +40,7 @@ def figure_4(a: int = 8, b: int = 8, op: str = "cos") -> Pass:
     g.op("sort", "d", name="e", fusible=False)
     g.op("add", "b", "c", name="f")
     g.output(g.op("add", "f", "e", name="g"))
-    graph = g.build()
-    groups = ((["b", "c", "d"], True), (["e"], False), (["f", "g"], True))
-    at = graph.index
-    return Pass(graph, tuple(Group.of([], [at[v] for v in values], generated=made) for values, made in groups))
+    return split(g, ("", "b c d"), ("", "e"), ("", "f g"), calls=[1])
 
 
 def _accesses(whole: Pass) -> tuple[int, int]:
@@ -45,14 +54,13 @@ def test_figure_4_takes_three_reads_and_two_writes_instead_of_four_and_four() ->
     red_reads, red_writes = 1, 1  # the figure counts the two green groups alone
     assert _accesses(whole) == (4 + red_reads, 4 + red_writes)
     assert _accesses(after) == (3 + red_reads, 2 + red_writes)
-    names = [{whole.graph.names[v] for v in values} for values in found.again]
-    assert names == [set(), set(), {"b", "c"}]
+    assert [named(whole, values) for values in found.again] == [set(), set(), {"b", "c"}]
     assert (found.bytes_before, found.bytes) == (8 * 10, 8 * 7)
 
 
 def test_a_sum_of_a_large_tensor_is_read_and_what_follows_from_it_computed_again() -> None:
     found = recompute_across(whole := figure_4(a=1000, b=8, op="sum"))
-    assert {whole.graph.names[v] for v in found.again[2]} == {"c"}
+    assert named(whole, found.again[2]) == {"c"}
 
 
 @each(FLOW)
@@ -204,10 +212,7 @@ def test_what_is_inlined_in_its_readers_is_never_written() -> None:
     g.op("add", "x", "y", name="b")
     g.op("add", "b", "z", name="c")
     g.output(g.op("cos", "c", name="d"), g.op("sin", "d", name="e"))
-    graph = g.build()
-    at = graph.index
-    first, second = Group.of([at["b"], at["c"]], [at["d"]]), Group.of([], [at["e"]])
-    assert not any(recompute_across(Pass(graph, (first, second))).again)
+    assert not any(recompute_across(split(g, ("b c", "d"), ("", "e"))).again)
 
 
 def test_a_view_is_read_and_computed_again_as_what_it_looks_at() -> None:
@@ -217,13 +222,10 @@ def test_a_view_is_read_and_computed_again_as_what_it_looks_at() -> None:
     g.op("permute", "b", name="t", view=True)
     g.op("sort", "b", name="s", fusible=False)
     g.output(g.op("add", "t", "s", name="y"), g.op("mul", "y", "x", name="z"))
-    graph = g.build()
-    at = graph.index
-    groups = (Group.of([], [at["b"]]), Group.of([], [at["s"]], generated=False), Group.of([], [at["y"], at["z"]]))
-    whole = Pass(graph, groups)
-    assert whole.traffic.reads[2] == {at["t"], at["s"], at["x"]}
+    whole = split(g, ("", "b"), ("", "s"), ("", "y z"), calls=[1])
+    assert named(whole, whole.traffic.reads[2]) == {"t", "s", "x"}
     found = recompute_across(whole)
-    assert found.again[2] == {at["b"]}
+    assert named(whole, found.again[2]) == {"b"}
     assert found.bytes == whole.traffic.bytes - 8
 
 
@@ -233,10 +235,7 @@ def test_a_slice_is_not_read_whole() -> None:
     for name in "qkv":
         g.op("slice", "qkv", name=name, bytes=8, view=True)
     g.output(g.op("add", "q", "k", name="y", bytes=8))
-    graph = g.build()
-    at = graph.index
-    groups = (Group.of([], [at["qkv"]], generated=False), Group.of([], [at["y"]]))
-    assert Pass(graph, groups).traffic.bytes == (8 + 24) + (8 + 8 + 8)
+    assert split(g, ("", "qkv"), ("", "y"), calls=[0]).traffic.bytes == (8 + 24) + (8 + 8 + 8)
 
 
 def test_groups_that_contradict_the_graph_are_refused() -> None:
@@ -275,10 +274,7 @@ def test_a_view_of_what_is_never_written_is_not_there_to_be_read() -> None:
     g.op("exp", "right", name="f")
     g.op("sort", "e", name="s", fusible=False)
     g.output(g.op("add", g.op("mul", "s", "e", name="m"), "f", name="z"))
-    graph = g.build()
-    at = graph.index
-    first = Group.of([at["sum"]], [at["e"], at["f"]])
-    whole = Pass(graph, (first, Group.of([], [at["s"]], generated=False), Group.of([at["m"]], [at["z"]])))
+    whole = split(g, ("sum", "e f"), ("", "s"), ("m", "z"), calls=[1])
     problem = FusionPairs().pose(pair(whole, 0, 2))
     assert [problem.cannot_save.reason(problem.index[v]) for v in ("sum", "left", "e")] == [
         "no group writes it"
@@ -294,13 +290,11 @@ def test_a_value_that_two_groups_read_goes_when_both_compute_it_again() -> None:
     g.op("add", "x", "y", name="v")
     g.op("sum", g.op("mul", "v", "x", name="p"), name="s", bytes=1)
     g.output(g.op("mul", g.op("mul", "v", "x", name="q"), "s", name="z"))
-    graph = g.build()
-    at = graph.index
-    groups = (Group.of([], [at["v"]]), Group.of([at["p"]], [at["s"]]), Group.of([at["q"]], [at["z"]]))
-    whole = Pass(graph, groups)
-    assert all(whole.with_more(b, [at["v"]]).traffic.bytes == whole.traffic.bytes for b in (1, 2))
+    whole = split(g, ("", "v"), ("p", "s"), ("q", "z"))
+    v = whole.graph.index["v"]
+    assert all(whole.with_more(b, [v]).traffic.bytes == whole.traffic.bytes for b in (1, 2))
     found = recompute_across(whole)
-    assert found.again == (frozenset(), {at["v"]}, {at["v"]})
+    assert found.again == (frozenset(), {v}, {v})
     assert found.bytes == whole.traffic.bytes - 3 * 8
 
 
@@ -311,11 +305,6 @@ def test_what_a_reads_and_b_computes_for_itself_is_there_on_either_side() -> Non
     g.op("mul", "w", "x", name="v")
     g.op("sort", "v", name="s", fusible=False)
     g.output(g.op("mul", g.op("add", "v", "w", name="q"), "s", name="z"))
-    graph = g.build()
-    at = graph.index
-    calls = Group.of([], [at["s"]], generated=False)
-    whole = Pass(
-        graph, (Group.of([], [at["w"]]), Group.of([], [at["v"]]), calls, Group.of([at["w"], at["q"]], [at["z"]]))
-    )
+    whole = split(g, ("", "w"), ("", "v"), ("", "s"), ("w q", "z"), calls=[2])
     assert {"w", "w (again)"} <= set(pair(whole, 1, 3).names)
-    assert recompute_across(whole).again[3] == {at["v"]}
+    assert named(whole, recompute_across(whole).again[3]) == {"v"}

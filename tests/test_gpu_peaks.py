@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,14 +16,13 @@ from torch.utils.checkpoint import checkpoint
 import remat
 from experiments.accuracy.cuda_allocator import CachingAllocator
 from experiments.models.measured_models import thin_llama
-from experiments.report.result_table import RESULTS
 from remat.predict.buffers.workspaces import gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
 from tests.depth import deep
-from tests.results_pages import section, sentences
+from tests.results_pages import ROOT, rows_of, section, sentences
 
 
 class Masked(nn.Module):
@@ -54,8 +51,7 @@ def predicted_and_written(graph: remat.Graph, plan: remat.Plan) -> tuple[int, in
 
 
 @pytest.mark.parametrize(
-    ("device", "padded", "length"),
-    [(None, False, 256), ("h200", False, 256), ("h200", True, 256), ("h200", True, 251)],
+    ("device", "padded", "length"), [(None, False, 256), ("h200", False, 256), ("h200", True, 256), ("h200", True, 251)]
 )
 def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(
     device: str | None, padded: bool, length: int
@@ -109,7 +105,7 @@ def test_peaks_of_a_llama_are_those_of_inductors_code(budget: float) -> None:
 
 
 def test_peaks_on_real_gpus_are_predicted_within_six_thousandths() -> None:
-    rows = json.loads((RESULTS / "gpu_peaks.json").read_text())["rows"]
+    rows = rows_of("gpu_peaks")
     assert len(rows) == 5
     for row in rows:
         for real in (row["gtx_1650_bytes"], row["h200_bytes"]):
@@ -119,15 +115,15 @@ def test_peaks_on_real_gpus_are_predicted_within_six_thousandths() -> None:
 
 def test_the_page_of_gpus_states_what_was_measured() -> None:
     page = section("Peaks of a Llama on a GTX 1650 and an H200")
-    for row in json.loads((RESULTS / "gpu_peaks.json").read_text())["rows"]:
+    for row in rows_of("gpu_peaks"):
         real, ours = (row["gtx_1650_bytes"], row["h200_bytes"]), (row["predicted_bytes"], row["allocated_bytes"])
         cells = [row["budget"], *(f"{size:,}" for size in real), f"{row['before_bytes'] / 1e6:.1f} MB"]
         assert " | ".join(map(str, [*cells, *(f"{size:,}" for size in ours)])) in page
 
 
 def test_the_page_of_the_h200_states_what_was_measured() -> None:
-    page = sentences((RESULTS.parents[1] / "docs" / "gpu_evidence.md").read_text())
-    rows = json.loads((RESULTS / "measured_steps.json").read_text())["rows"]
+    page = sentences((ROOT / "docs" / "gpu_evidence.md").read_text())
+    rows = rows_of("measured_steps")
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for model in ("Llama 2 7B", "GPT-2 medium, 12", "DiT-XL/2"):
         steps = {row["way"]: row for row in rows if row["case"].startswith(model)}
@@ -147,7 +143,7 @@ def test_the_page_of_the_h200_states_what_was_measured() -> None:
 
 
 def test_what_attention_took_on_a_real_gpu_is_predicted() -> None:
-    rows = json.loads((RESULTS / "attention_workspaces.json").read_text())["rows"]
+    rows = rows_of("attention_workspaces")
     assert len(rows) == 2 * 51
     for row in rows:
         missed = row["taken bytes"] - row["predicted bytes"]
@@ -193,16 +189,3 @@ def test_the_allocator_counts_what_it_does_not_cut_off() -> None:
     allocator.allocate(1)
     assert allocator.allocated_bytes == 10 * mebibyte + 512
     assert allocator.most_bytes == allocator.allocated_bytes
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_all_that_is_released_can_be_allocated_again(seed: int) -> None:
-    random, allocator = np.random.default_rng(seed), CachingAllocator()
-    held = [allocator.allocate(int(size)) for size in random.integers(1, 2**24, 200)]
-    for block in random.permutation(np.array(held, object)).tolist():
-        allocator.release(block)
-    assert allocator.allocated_bytes == 0
-    most = allocator.most_bytes
-    for size in random.integers(1, 2**20, 50):
-        allocator.allocate(int(size))
-    assert allocator.most_bytes == most

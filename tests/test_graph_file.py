@@ -143,10 +143,6 @@ def test_each_corruption_is_one_clear_error(
         Graph.load(path)
 
 
-def good_bytes(folder: Path) -> bytes:
-    return json.dumps(saved(folder)).encode()
-
-
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -160,7 +156,7 @@ def good_bytes(folder: Path) -> bytes:
 )
 def test_each_damage_is_one_clear_error(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json.gz"
-    path.write_bytes(damage(good_bytes(tmp_path)))
+    path.write_bytes(damage(json.dumps(saved(tmp_path)).encode()))
     with pytest.raises(InvalidGraph, match=f"bad.json.gz: {message}"):
         Graph.load(path)
 

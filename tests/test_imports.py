@@ -42,14 +42,12 @@ def test_only_testing_loads_hypothesis() -> None:
 
 
 def test_an_unknown_attribute_is_an_attribute_error() -> None:
-    import remat
 
     with pytest.raises(AttributeError, match="module 'remat' has no attribute 'optimise'"):
         _ = remat.optimise
 
 
 def test_names_that_are_loaded_when_first_used_are_those_that_type_checkers_see() -> None:
-    import remat
 
     pytest.importorskip("torch", reason="torch is not installed: names that need it are not there")
     source = Path(remat.__file__).read_text()
@@ -74,7 +72,6 @@ def test_dir_lists_all_public_names_and_no_other() -> None:
 
 def test_two_doors_of_which_the_first_is_small() -> None:
     """What users type has at most 45 names; what only authors of plug-ins type is behind the second door."""
-    import remat
 
     assert len([name for name in dir(remat) if not name.startswith("_")]) <= 45
     assert set(remat._MOVED) & set(dir(remat)) == set()
@@ -82,7 +79,6 @@ def test_two_doors_of_which_the_first_is_small() -> None:
 
 @pytest.mark.parametrize("name", ["Bans", "FlowSolver", "InvalidGraph", "unpriced", "unregister"])
 def test_an_old_name_works_and_says_the_new_one(name: str) -> None:
-    import remat
 
     now = remat._MOVED[name]
     with pytest.warns(DeprecationWarning, match=rf"remat\.{name} is {now} now"):
@@ -92,7 +88,6 @@ def test_an_old_name_works_and_says_the_new_one(name: str) -> None:
 
 
 def test_every_old_name_leads_somewhere() -> None:
-    import remat
 
     with warnings.catch_warnings(action="ignore"):
         assert [name for name in remat._MOVED if not hasattr(remat, name)] == []

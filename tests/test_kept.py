@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,16 +89,6 @@ def test_what_cannot_be_pickled_is_not_kept() -> None:
     assert UnderWay(BEFORE).found_with(Cached(backward)) == []
 
 
-def test_a_plan_comes_back_as_it_was() -> None:
-    again = found(BEFORE, BEFORE)
-    assert again.graph == planned().graph
-    assert again.graph.places == planned().graph.places
-    assert (again.chosen, again.cost_model, again.seconds) == (planned().chosen, "byte-traffic", 0.5)
-    assert again.plan.graph == again.graph.signature
-    assert again.from_cache
-    assert not planned().from_cache
-
-
 def test_values_are_put_where_the_model_has_them_now() -> None:
     moved = found(BEFORE, [("a", "m.py:11"), ("c", "m.py:12"), ("c", "m.py:13")]).graph
     assert (moved.modules[:4], moved.sources[:4]) == (("", "a", "c", "c"), ("", "m.py:11", "m.py:12", "m.py:13"))
@@ -142,14 +131,13 @@ def products() -> tuple[Tensor, Tensor]:
     return torch.ones(8, 4, requires_grad=True), torch.ones(4, 4, requires_grad=True)
 
 
-def plainly(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return function(x)
-
-
 @pytest.mark.usefixtures("empty_cache")
 @pytest.mark.parametrize(
     ("compiled", "called"),
-    [(remat.compile, partial(checkpoint, use_reentrant=False)), (partial(torch_compile, backend="remat"), plainly)],
+    [
+        (remat.compile, partial(checkpoint, use_reentrant=False)),
+        (partial(torch_compile, backend="remat"), lambda function, x: function(x)),
+    ],
 )
 def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called: Any) -> None:
     x, weight = products()
@@ -170,7 +158,8 @@ def test_a_step_from_torchs_cache_reports_what_was_planned(compiled: Any, called
     assert not first.from_cache
     assert second.from_cache
     assert first.row | {"from_cache": True} == second.row
-    assert first.graph.places == second.graph.places
+    assert first.graph == second.graph
+    assert (first.graph.modules, first.graph.sources) == (second.graph.modules, second.graph.sources)
     assert all(second.graph.places)
     assert "cached: planned in an earlier run" in str(reports[1])
     assert max(map(len, str(reports[1]).splitlines())) <= 80

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
 
 import pytest
 import torch
 from depth import deep
+from kernel_facts import best_plan, facts
 from torch import Tensor, nn
 
 import remat
@@ -70,10 +69,6 @@ class Joined(nn.Module):
 PLANS = {"default": ByteTraffic(), "half": MemoryBudget(0.5), "least": MemoryBudget(0)}
 
 
-def moved(found: Iterable[Any]) -> list[tuple[bool, int]]:
-    return sorted((kernel.backward, kernel.bytes) for kernel in found)
-
-
 @cache
 def captured(make: type[nn.Module], channels: int) -> tuple[remat.Graph, Scheduled]:
     graph = remat.capture(make(), torch.randn(2, channels, 8, 8))
@@ -94,7 +89,7 @@ def test_kernels_and_peaks_of_images_are_inductors(
 ) -> None:
     graph, scheduled = captured(make, channels)
     chosen = remat.solve(PLANS[plan].pose(graph)).plan
-    assert moved(kernels(graph, chosen)) == moved(scheduled.kernels(chosen))
+    assert facts(kernels(graph, chosen)) == facts(scheduled.kernels(chosen))
     # What libraries take is left to the statement of `workspaces`, which both ask then: it differs by processor.
     monkeypatch.setattr("remat.pytorch.inductor.rehearsed.measured_bytes", lambda *_: None)
     assert remat.timeline(graph, chosen).peak_bytes == rehearsed_peak(graph, chosen)
@@ -105,8 +100,8 @@ def test_a_copy_of_what_is_given_is_returned_as_one() -> None:
     x = torch.randn(4, 6, 8, requires_grad=True)
     for f in (lambda x: x.view(4, 48).clone(), lambda x: (y := x.sin(), y.view(4, 48).clone())):
         graph = remat.capture(f, x)
-        plan = remat.solve(ByteTraffic().pose(graph)).plan
-        assert moved(kernels(graph, plan)) == moved(Scheduled(graph).kernels(plan))
+        plan = best_plan(graph)
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
         assert remat.timeline(graph, plan).peak_bytes >= 4 * 48 * 4
 
 
@@ -147,7 +142,7 @@ def test_a_gradient_that_is_put_into_zeros_is_written_over_what_it_is_of_as_by_i
 def test_rows_that_are_put_at_the_end_of_others_are_written_over_as_by_inductor(start: int) -> None:
     x, base, w = torch.randn(100, 10), torch.randn(100, 10), torch.randn(10, 10, requires_grad=True)
     graph = remat.capture(lambda x, base, w: torch.slice_scatter(base, (x @ w)[start:], 0, start) @ w, x, base, w)
-    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    plan = best_plan(graph)
     assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 
@@ -155,8 +150,8 @@ def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors
     x = torch.randn(4, 6, 8, requires_grad=True)
     graph = remat.capture(lambda x: x.sin().select(2, 1).exp().sum(), x)
     assert any(op.startswith("aten.select_scatter") for op in graph.ops)
-    plan = remat.solve(ByteTraffic().pose(graph)).plan
-    assert moved(kernels(graph, plan)) == moved(Scheduled(graph).kernels(plan))
+    plan = best_plan(graph)
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
 
 
 @pytest.mark.parametrize("device", ["cpu", "h100"])
@@ -164,7 +159,7 @@ def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors
 def test_kernels_of_rotary_positions_are_inductors(mode: str, device: str) -> None:
     inputs = torch.zeros(2, 4, 32, 16), torch.zeros(16), torch.zeros(32, 8)
     graph = remat.capture(rotary, *(tensor.requires_grad_(i < 2) for i, tensor in enumerate(inputs)))
-    plan = remat.solve(ByteTraffic(mode=mode).pose(graph)).plan
+    plan = best_plan(graph, mode)
     assert ("repeat" in plan.saved) == (mode == "conservative")
     predicted = kernels(graph, plan, backend="cpu" if device == "cpu" else "triton")
-    assert moved(predicted) == moved(Scheduled(graph, device=device).kernels(plan))
+    assert facts(predicted) == facts(Scheduled(graph, device=device).kernels(plan))

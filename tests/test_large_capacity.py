@@ -77,17 +77,21 @@ def test_costs_that_are_the_same_in_doubles(solver: Solver, seed: int) -> None:
 
 @each(CONFIGURED)
 @FEW
-@given(data=st.data())
-def test_multiples_of_a_large_unit_are_no_problem_for_anyone(solver: Solver, data: st.DataObject) -> None:
-    small = data.draw(problems(max_values=8, largest=1000))
-    large = replace(
-        small,
-        save_cost=BIG * small.save_cost,
-        recompute_cost=BIG * small.recompute_cost,
-        save_bytes=BIG * small.save_bytes,
-    )
+@given(
+    data=st.data(),
+    largest=st.sampled_from([3, 1000]),
+    unit=st.sampled_from([2, 3, 7, 1000, BIG]),
+    of_bytes=st.booleans(),
+)
+def test_the_unit_of_prices_and_of_sizes_changes_no_plan(
+    solver: Solver, data: st.DataObject, largest: int, unit: int, of_bytes: bool
+) -> None:
+    """Nor where small prices make many plans as cheap as each other."""
+    small = data.draw(problems(max_values=8, largest=largest))
+    large = replace(small, save_cost=unit * small.save_cost, recompute_cost=unit * small.recompute_cost)
+    large = replace(large, save_bytes=unit * small.save_bytes) if of_bytes else large
     first, second = solve(small, solver), solve(large, solver)
-    assert (first.plan, BIG * first.objective) == (second.plan, second.objective)
+    assert (first.plan, unit * first.objective) == (second.plan, second.objective)
 
 
 def test_scipy_refuses_where_it_would_wrap() -> None:

@@ -47,11 +47,7 @@ def test_a_plan_is_solved_for_before_its_graph_is_written_down() -> None:
     assert not any(is_deferred(thing, field) for thing, field in unread if field != "sources")
 
 
-def pickled(thing: Any) -> Any:
-    return pickle.loads(pickle.dumps(thing))
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
 def test_copies_have_what_was_not_written_down_yet(copied: Any) -> None:
     graph = captured()
     problem = ByteTraffic().pose(graph)
@@ -81,8 +77,6 @@ def test_what_is_read_later_keeps_no_fx_graph_alive() -> None:
 
 @dataclass(frozen=True)
 class Counting(ORTools):
-    """Counts how often a cut is chosen."""
-
     name = "counting"
 
     def cut(self, found: Any) -> Choice:

@@ -249,17 +249,6 @@ def products(count: int) -> GraphBuilder:
     return g
 
 
-def test_a_chain_holds_two_links_at_a_time() -> None:
-    g = products(3)
-    g.gradient(g.op("mm", g.tangent("dy", bytes=30), name="dx", bytes=5, compute_bound=True))
-    timeline = timeline_of(g.build())
-    assert timeline.names == ("mm_1", "mm_2", "mm_3", "dx")
-    assert timeline.during_bytes.tolist() == [10, 30, 50, 35]
-    assert timeline.after_bytes.tolist() == [10, 20, 30, 35]
-    assert (timeline.peak_bytes, timeline.peak_step, timeline.at_forward_end) == (50, 2, 30)
-    assert [str(tensor).split()[-1] for tensor in timeline.peak_tensors] == ["mm_3", "mm_2"]
-
-
 def test_what_is_saved_lives_until_the_backward_pass_has_read_it() -> None:
     g = products(3)
     first = g.op("mm", g.tangent("dy", bytes=30), "mm_2", name="d2", bytes=7, compute_bound=True)
@@ -272,19 +261,6 @@ def test_what_is_saved_lives_until_the_backward_pass_has_read_it() -> None:
     assert timeline.by_why["output"].tolist() == [0, 0, 30, 30, 30]
     assert timeline.by_why["gradient"].tolist() == [0, 0, 0, 0, 5]
     assert timeline.by_why["transient"].tolist() == [0, 0, 0, 7, 7]
-
-
-def test_a_fused_chain_takes_no_memory_and_keeps_its_source_alive() -> None:
-    g = GraphBuilder()
-    source = g.op("mm", g.input("x"), name="source", bytes=8, compute_bound=True)
-    squares = [source := g.op("square", source, name=f"square_{i}") for i in range(3)]
-    g.op("mm", squares[0], name="barrier", bytes=1, compute_bound=True)
-    g.output(g.op("mm", g.op("cos", squares[2]), "barrier", name="last", bytes=2, compute_bound=True))
-    g.gradient(g.op("neg", g.tangent("dy")))
-    timeline = timeline_of(g.build())
-    assert timeline.names == ("source", "square_0", "square_1", "square_2", "barrier", "cos", "last", "neg")
-    # square_0 is read by a product; square_1 and square_2 live in the registers of the kernel of cos.
-    assert timeline.during_bytes.tolist() == [8, 16, 8, 8, 9, 17, 11, 3]
 
 
 def test_elements_of_a_tuple_are_allocated_with_the_tuple() -> None:

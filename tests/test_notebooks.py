@@ -62,7 +62,6 @@ def executed(path: Path) -> NotebookNode:
 
 
 def asserted_numbers(path: Path) -> set[float]:
-    """Every number in an `assert` of a notebook."""
     checks = (
         node for code in sources(path, "code") for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Assert)
     )
@@ -75,7 +74,6 @@ def asserted_numbers(path: Path) -> set[float]:
 
 
 def bold_numbers(path: Path) -> set[float]:
-    """Every number that the text of a notebook sets in bold type."""
     text = "\n".join(sources(path, "markdown"))
     return {float(number.replace(",", "")) for number in re.findall(r"\*\*([\d,.]*\d)\*\*", text)}
 

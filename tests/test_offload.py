@@ -92,25 +92,22 @@ def test_a_plan_of_two_choices_is_written_as_ever(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "message"),
+    ("plan", "message", "said"),
     [
-        (Plan(("y",), ("z",), offloaded=("z",)), "offloaded, but not saved: 'z'"),
-        (Plan(("x", "y", "z"), (), offloaded=("x",)), r"cannot be offloaded \(its price is infinite\), but is: 'x'"),
-        (Plan(("y", "z"), ()), "saves 16 bytes, but the budget is 8"),
-        (Plan(("y", "z"), (), offloaded=("w",)), "Plan.offloaded names 'w', which is not a value"),
+        (Plan(("y",), ("z",), offloaded=("z",)), "offloaded, but not saved: 'z'", {}),
+        (
+            Plan(("x", "y", "z"), (), offloaded=("x",)),
+            r"cannot be offloaded \(its price is infinite\), but is: 'x'",
+            {},
+        ),
+        (Plan(("y", "z"), ()), "saves 16 bytes, but the budget is 8", {}),
+        (Plan(("y", "z"), (), offloaded=("w",)), "Plan.offloaded names 'w', which is not a value", {}),
+        (Plan(("y", "z"), (), offloaded=("y",)), r"\(the problem has no host to offload to\)", {"offload_cost": None}),
     ],
 )
-def test_an_illegal_plan_is_refused(plan: Plan, message: str) -> None:
+def test_an_illegal_plan_is_refused(plan: Plan, message: str, said: dict[str, object]) -> None:
     with pytest.raises(InvalidPlan, match=message):
-        check_plan(chain(names=("x", "y", "z"), budget_bytes=8), plan)
-
-
-def test_without_a_host_nothing_is_offloaded() -> None:
-    problem = chain(names=("x", "y", "z"), offload_cost=None)
-    with pytest.raises(
-        InvalidPlan, match=r"cannot be offloaded \(the problem has no host to offload to\), but is: 'y'"
-    ):
-        check_plan(problem, Plan(("y", "z"), (), offloaded=("y",)))
+        check_plan(chain(names=("x", "y", "z"), budget_bytes=8, **said), plan)
 
 
 def test_a_budget_that_offloading_cannot_meet_is_refused() -> None:

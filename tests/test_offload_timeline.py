@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_compile import gradients
 
+import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat import (
     Choice,
@@ -28,10 +29,6 @@ from remat import (
     Plan,
     Problem,
     UnsupportedProblem,
-    check_plan,
-    choose,
-    compile,
-    frontier,
 )
 from remat.errors import InvalidGraph
 from remat.improve.offload_search import Delays, fit_offload
@@ -50,7 +47,8 @@ def check_consistent(line: OffloadTimeline, clock: StepClock) -> None:
     assert line.forward_ns == max(clock.forward_end_ns, line.out.end_ns.max(initial=0))
     assert (line.back.start_ns >= line.forward_ns).all()
     place = {name: step for step, name in enumerate(line.names) if line.backward[step]}
-    reads = {v: [w for u, w in zip(*uses(clock.graph), strict=True) if u == v] for v in line.back.values.tolist()}
+    uses = list(zip(clock.graph.producers.tolist(), clock.graph.consumers.tolist(), strict=True))
+    reads = {v: [w for u, w in uses if u == v] for v in line.back.values.tolist()}
     for v, end in zip(line.back.values.tolist(), line.back.end_ns.tolist(), strict=True):
         readers = [place[clock.graph.names[w]] for w in reads[v] if clock.graph.names[w] in place]
         assert all(line.start_ns[step] >= end for step in readers)
@@ -66,10 +64,6 @@ def legal(problem: Problem) -> list[Choice]:
     return [
         Choice(*(np.isin(np.arange(len(problem)), list(which)) for which in (p.saved, p.recomputed))) for p in plans
     ]
-
-
-def uses(graph: Graph) -> tuple[list[int], list[int]]:
-    return graph.producers.tolist(), graph.consumers.tolist()
 
 
 def test_a_timeline_by_hand() -> None:
@@ -106,7 +100,7 @@ def test_a_device_without_a_host_is_refused() -> None:
     graph = library_calls()
     for ask in (
         lambda: offload_timeline(graph, Plan(("a", "b"), ()), "cpu"),
-        lambda: frontier(graph, offload="cpu"),
+        lambda: remat.frontier(graph, offload="cpu"),
         lambda: MemoryBudget(0.5, offload="cpu"),
         lambda: MemoryBudget(0.5, estimator="roofline:device=cpu", offload=True),
     ):
@@ -183,7 +177,7 @@ def test_a_constant_that_must_be_saved_is_not_copied() -> None:
     anything = replace(problem, offload=replace(problem.offload, banned=Bans.none(len(problem))))
     found = fit_offload(anything, StepClock.of(graph, SLOW_LINK))
     assert (found.plan.saved, found.plan.offloaded) == (("c", "x"), ())
-    check_plan(problem, found.plan)
+    remat.check_plan(problem, found.plan)
 
 
 def test_a_price_on_having_a_constant_again_adds_nothing() -> None:
@@ -219,14 +213,14 @@ def test_no_plan_adds_less_than_the_bound(posed: tuple[Graph, Problem], budget: 
         return
     found = fit_offload(problem, clock, "lagrangian")
     assert (found.bound or 0) <= least <= (found.objective or 0)
-    check_plan(problem, found.plan)
+    remat.check_plan(problem, found.plan)
     assert found.is_proven == (found.objective == found.bound)
 
 
 def test_offloading_beats_recomputing_alone_and_copies_that_nothing_hides() -> None:
     graph = Corpus.open().graph("small-gpt-fused-attention")
     model = MemoryBudget(0.3, estimator="roofline:device=h100", offload=True)
-    found, alone = choose(graph, model), choose(graph, replace(model, offload=False))
+    found, alone = remat.choose(graph, model), remat.choose(graph, replace(model, offload=False))
     assert found.plan.offloaded
     assert (found.bound or 0) <= (found.objective or 0) < (alone.objective or 0)
     line = offload_timeline(graph, found.plan, "h100")
@@ -243,11 +237,11 @@ def graph() -> Graph:
 
 @pytest.fixture(scope="module")
 def curve(graph: Graph) -> Frontier:
-    return frontier(graph, estimator="roofline:device=a100", offload="h100")
+    return remat.frontier(graph, estimator="roofline:device=a100", offload="h100")
 
 
 def test_the_frontier_with_a_host_lies_below_the_one_without(graph: Graph, curve: Frontier, tmp_path: Path) -> None:
-    alone = frontier(graph, estimator="roofline:device=a100")
+    alone = remat.frontier(graph, estimator="roofline:device=a100")
     without = alone.refine([point.budget_bytes for point in curve.points if point.saved_bytes])
     for point in curve.points:
         assert point.bound <= point.cost
@@ -271,7 +265,7 @@ def test_a_frontier_prices_its_own_plans_as_they_were_found(curve: Frontier) -> 
 def test_copies_that_take_longer_than_can_be_counted_are_refused(link: dict[str, float]) -> None:
     slow = replace(SLOW_LINK, **link)
     with pytest.raises(InvalidGraph, match=r"copies between toy and its host: the prices .* less than 2\*\*62"):
-        choose(library_calls(), MemoryBudget(0.5, offload=slow))
+        remat.choose(library_calls(), MemoryBudget(0.5, offload=slow))
     with pytest.raises(InvalidGraph, match="copies between toy and its host"):
         offload_timeline(library_calls(), Plan(("a", "b"), ()), slow)
 
@@ -283,7 +277,7 @@ def test_the_search_says_what_it_takes() -> None:
         with pytest.raises(UnsupportedProblem, match=r"takes problems with Problem\.offload"):
             fit_offload(model.pose(graph), clock)
     with pytest.raises(InvalidOption, match=r"offload is for a remat\.Graph and an estimator"):
-        frontier(graph, cost_model="byte-traffic", offload=True)
+        remat.frontier(graph, cost_model="byte-traffic", offload=True)
 
 
 @pytest.mark.parametrize("copy_stream", [False, True])
@@ -293,7 +287,7 @@ def test_a_budget_with_a_host_runs(copy_stream: bool) -> None:
     model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(4)))
     x = torch.randn(256, 64)
     fast = replace(SLOW_LINK, host_bytes_per_s=1e15, host_latency_ns=0)  # nothing hides copies there
-    step = compile(model, cost_model=MemoryBudget("64KiB", offload=fast), codegen=False, copy_stream=copy_stream)
+    step = remat.compile(model, cost_model=MemoryBudget("64KiB", offload=fast), codegen=False, copy_stream=copy_stream)
     torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
     (row,) = step.report().as_frame().to_dict("records")
     assert row["offloaded_bytes"] > 0

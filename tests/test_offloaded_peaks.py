@@ -132,39 +132,31 @@ def test_the_code_for_an_h100_copies_back_in_the_order_that_is_predicted() -> No
     assert line.peak_bytes < 0.5 * on_device.peak_bytes
 
 
-def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
+def copies_of_both(copy_stream: bool) -> Iterator[tuple[list[list[Copy]], list[Copy]]]:
+    """Of the forward and the backward pass of `library_calls`, with a and b on the host: copies due, and those left."""
     graph = library_calls()
-    at = graph.index
     hosted = np.isin(graph.names, ["a", "b"])
-    forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
-    out = HostCopies(graph, forward, hosted, backward=False, copy_stream=False)
-    assert [out.due_before(at[name]) for name in ("a", "b", "loss")] == [[], [], [Copy("copied to the host", at["a"])]]
-    assert out.remaining() == [Copy("copied to the host", at["b"])]
-    back = HostCopies(graph, backward, hosted, backward=True, copy_stream=False)
-    assert [back.due_before(at[name]) for name in ("db", "da")] == [[Copy("copied back", at[v])] for v in ("b", "a")]
-    assert back.remaining() == []
+    for names, backward in ((("a", "b", "loss"), False), (("db", "da"), True)):
+        values = np.array([graph.index[name] for name in names])
+        copies = HostCopies(graph, values, hosted, backward=backward, copy_stream=copy_stream)
+        yield [copies.due_before(v) for v in values.tolist()], copies.remaining()
+
+
+def test_a_copy_is_due_behind_the_last_reader_and_before_the_first() -> None:
+    a, b = (library_calls().index[name] for name in "ab")
+    out, back = copies_of_both(copy_stream=False)
+    assert out == ([[], [], [Copy("copied to the host", a)]], [Copy("copied to the host", b)])
+    assert back == ([[Copy("copied back", v)] for v in (b, a)], [])
 
 
 def test_beside_the_kernels_a_copy_ends_where_the_next_begins() -> None:
-    graph = library_calls()
-    at = graph.index
-    a, b = at["a"], at["b"]
-    hosted = np.isin(graph.names, ["a", "b"])
-    forward, backward = (np.array([at[name] for name in names]) for names in (("a", "b", "loss"), ("db", "da")))
-    out = HostCopies(graph, forward, hosted, backward=False, copy_stream=True)
-    assert [out.due_before(v) for v in forward.tolist()] == [[], [], [Copy("copy to the host begins", a)]]
+    a, b = (library_calls().index[name] for name in "ab")
+    out, back = copies_of_both(copy_stream=True)
+    begins, ends = "copy to the host begins", "copy to the host ends"
     # The last readers of both, b and the loss, wait for two products: they are of one stage.
-    assert out.remaining() == [
-        Copy("copy to the host begins", b),
-        Copy("copy to the host ends", a),
-        Copy("copy to the host ends", b),
-    ]
-    back = HostCopies(graph, backward, hosted, backward=True, copy_stream=True)
-    assert [back.due_before(v) for v in backward.tolist()] == [
-        [Copy("copy back begins", b), Copy("copy back ends", b), Copy("copy back begins", a, predecessor=b)],
-        [Copy("copy back ends", a)],
-    ]
-    assert back.remaining() == []
+    assert out == ([[], [], [Copy(begins, a)]], [Copy(begins, b), Copy(ends, a), Copy(ends, b)])
+    first = [Copy("copy back begins", b), Copy("copy back ends", b), Copy("copy back begins", a, predecessor=b)]
+    assert back == ([first, [Copy("copy back ends", a)]], [])
 
 
 def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
@@ -184,13 +176,7 @@ def test_a_copy_to_the_host_ends_when_one_of_the_next_stage_has_begun() -> None:
     begins, ends = "copy to the host begins", "copy to the host ends"
     assert [
         [(copy.step, graph.names[copy.value], copy.predecessor) for copy in out.due_before(v)] for v in values.tolist()
-    ] == [
-        [],
-        [],
-        [(begins, "late", None)],
-        [(begins, "a", None), (ends, "late", at["a"])],
-        [(begins, "b", None)],
-    ]
+    ] == [[], [], [(begins, "late", None)], [(begins, "a", None), (ends, "late", at["a"])], [(begins, "b", None)]]
     assert [(copy.step, graph.names[copy.value], copy.predecessor) for copy in out.remaining()] == [
         (begins, "c", None),
         (ends, "a", at["c"]),
@@ -219,10 +205,8 @@ def test_the_code_for_an_h100_sends_between_the_products_that_are_predicted(name
     forward, _ = triton_code(Scheduled(graph, device="h100", copy_stream=True), plan)
     line = timeline(graph, plan, device="h100", copy_stream=True)
     called = {"copy to the host begins": "send", "copy to the host ends": "sent"}
-    steps = list(zip(line.names, line.ops, strict=True))[: line.forward_steps]
-    predicted = [
-        called.get(op, "product") for name, op in steps if op in called or graph.compute_bound[graph.index[name]]
-    ]
+    steps = zip(line.names[: line.forward_steps], line.ops, strict=False)
+    predicted = [called.get(op, "product") for v, op in steps if op in called or graph.compute_bound[graph.index[v]]]
     found = re.findall(r"remat\.(send|sent)\.default\(|extern_kernels\.\w+\(", forward.text)
     assert predicted == [call or "product" for call in found]
     last = predicted[-predicted[::-1].index("product") :]

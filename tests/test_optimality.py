@@ -21,12 +21,6 @@ from solvers import CPSAT
 HEURISTIC = [solver for solver in SOLVERS if not solver.exact and Feature.BUDGET in solver.features]
 
 
-@drawn(50)
-@given(problems(max_values=6) | problems(max_values=6, budget=True))
-def test_enumeration_agrees_with_running_every_plan(problem: Problem) -> None:
-    assert min(plan.cost for plan in every_plan(problem)) == solve(problem, "exhaustive").objective
-
-
 @each([solver for solver in EXACT if solver.name != "pulp"])
 @drawn(50)
 @given(data=st.data())

@@ -194,8 +194,9 @@ def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_l
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
     with no_cpu_kernels():
         assert peak_of(step, model, x) <= limit
-    row = step.report().as_frame().to_dict("records")[0]
-    assert row["checked_peak_bytes"] <= limit < remat_without_check(model, x, limit)
+    row, graph = step.report().as_frame().to_dict("records")[0], remat.capture(model, x)
+    at_its_word = remat.choose(graph, MemoryBudget(limit, of="peak")).plan
+    assert row["checked_peak_bytes"] <= limit < rehearsed_peak(graph, at_its_word)
     assert re.search(r"before it, \d of the plans", " ".join(str(step.report()).split()))
     torch.compiler.reset()
     model.zero_grad()
@@ -204,13 +205,6 @@ def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_l
     eager(x).backward()
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
-
-
-def remat_without_check(model: nn.Module, x: Tensor, limit: int) -> int:
-    """What the plan takes that is taken at the prediction's word."""
-    graph = remat.capture(model, x)
-    plan = remat.choose(graph, MemoryBudget(limit, of="peak")).plan
-    return rehearsed_peak(graph, plan)
 
 
 def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_warning(x: Tensor, too_low: None) -> None:

@@ -258,9 +258,7 @@ LONG = "transformer.encoder.of_the_model.with_long_names."
 @pytest.mark.parametrize("fused", [True, False])
 def test_kernels_of_a_plan_say_where_within_80_columns(fused: bool) -> None:
     graph = captured()
-    deep = tuple(
-        "transformer.encoder.of_the_model.with_long_names." * 2 + path if path else "" for path in graph.modules
-    )
+    deep = tuple(LONG * 2 + path if path else "" for path in graph.modules)
     graph = replace(graph, modules=deep, names=tuple(f"{name}_with_a_long_name" for name in graph.names))
     plan = remat.choose(graph).plan
     traffic = remat.predict_traffic(graph, plan, fused=fused)
@@ -276,9 +274,7 @@ def test_a_long_module_is_cut_at_a_dot(monkeypatch: pytest.MonkeyPatch) -> None:
     step = remat.compile(Net(), codegen=False)
     step(torch.randn(4, 8)).backward()
     (planned,) = step.report().graphs
-    deep = tuple(
-        "transformer.encoder.of_the_model.with_long_names." + path if path else "" for path in planned.graph.modules
-    )
+    deep = tuple(LONG + path if path else "" for path in planned.graph.modules)
     told = str(Report((replace(planned, graph=replace(planned.graph, modules=deep)),))).splitlines()
     assert max(map(len, told)) <= 80
     assert any("…with_long_names.layers.*.norm and" in line for line in told)

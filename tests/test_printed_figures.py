@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
-from experiments.report.result_table import RESULTS
 from experiments.sources import EVERYTHING, NOTHING, NUMBERS, OURS, PYTORCH, SOURCES, counted, timed
-from tests.results_pages import section, sentences
+from tests.results_pages import rows_of, section, sentences
 
 SIZE = 2**12
 
@@ -49,8 +47,7 @@ def test_a_step_is_timed_under_every_strategy_and_computes_what_eager_mode_does(
 
 
 def test_what_the_results_say_of_the_sources() -> None:
-    rows = json.loads((RESULTS / "sources.json").read_text())["rows"]
-    of = {(row["case"], row["strategy"]): row for row in rows}
+    of = {(row["case"], row["strategy"]): row for row in rows_of("sources")}
     page = sentences(section("The sources' tables"))
     gelu, cosines, mask = (f"{name}, counted" for name in ("GeLU", "cosines", "mask"))
     assert (of[gelu, NOTHING]["accesses"], of[gelu, EVERYTHING]["accesses"]) == (13, 5)

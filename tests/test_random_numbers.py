@@ -95,22 +95,15 @@ def test_kernels_of_a_gpu_may_draw_other_numbers_from_a_seed_so_none_is_recomput
         assert [bool(graph.cannot_recompute.mask[i]) for i in draws] == [banned] * 2
 
 
-def recompute_all(*_args: object, **_kwargs: object) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_RECOMPUTE
-
-
 def all_again() -> Any:
-    return create_selective_checkpoint_contexts(recompute_all)
+    return create_selective_checkpoint_contexts(lambda *_, **__: CheckpointPolicy.MUST_RECOMPUTE)
 
 
 class MarkedDropout(nn.Module):
     """Dropout in a region that is recomputed by demand, in a plain checkpoint (`contexts` is None), or in no region."""
 
     def __init__(
-        self,
-        dropout: Callable[[Tensor], Tensor],
-        marked: bool = True,
-        contexts: Callable[[], Any] | None = all_again,
+        self, dropout: Callable[[Tensor], Tensor], marked: bool = True, contexts: Callable[[], Any] | None = all_again
     ) -> None:
         super().__init__()
         self.dropout, self.marked = dropout, marked

@@ -6,9 +6,9 @@ import contextlib
 import itertools
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from depth import drawn
 from examples import cosines, impossible
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import feasible
 from torch import nn
 
 import remat
@@ -35,7 +36,6 @@ from remat.improve.refine.repeated_layers import shorten
 from remat.improve.refine.states import Space, State
 from remat.predict.memory import simulate
 from remat.predict.time.device import DeviceProfile
-from remat.problem.feasibility import forced_values
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.testing.strategies import graphs
 
@@ -83,11 +83,6 @@ def legal_states(graph: Graph) -> list[State]:
         state = space.state(wanted)
         found[state.choice] = state
     return list(found.values())
-
-
-def feasible(graph: Graph) -> bool:
-    problem = remat.plugin.base_problem(graph)
-    return not bool((forced_values(problem).unavailable & problem.needed).any())
 
 
 @given(graphs(), st.data())
@@ -475,48 +470,41 @@ def test_a_device_times_the_starts_and_what_was_found() -> None:
         remat.refine(graph, found.plan, "traffic", "device")
 
 
-def test_bad_input_is_refused_with_one_clear_error() -> None:
-    graph = cosines(4)
-    plan = saves_all(graph)
-    with pytest.raises(InvalidPlan, match="plan: the plan is not legal"):
-        remat.refine(graph, Plan(("add3",), ()), Bytes())
-    with pytest.raises(InvalidPlan, match=r"starts\[1\]: Plan.saved names 'nonsense'"):
-        remat.refine(graph, plan, Bytes(), starts=[plan, Plan(("nonsense",), ())])
-    with pytest.raises(InvalidPlan, match="plan: the plan was made for another graph"):
-        remat.refine(graph, replace(saves_all(deep(2)), graph=deep(2).signature), Bytes())
-    with pytest.raises(InvalidOption, match="objective must be one of traffic, time, peak"):
-        remat.refine(graph, plan, "memory")  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="oracle must be one of model, inductor, device"):
-        remat.refine(graph, plan, Bytes(), "gpu")  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="extra_bytes must be a whole number of bytes, not negative, got -1"):
-        remat.refine(graph, plan, Bytes(), extra_bytes=-1)
-    with pytest.raises(InvalidOption, match="time_limit_s must be a positive number"):
-        remat.refine(graph, plan, Bytes(), time_limit_s=0)
-    with pytest.raises(InvalidOption, match="objective must be one of traffic, time, peak"):
-        remat.refine(graph, plan, ["traffic"])  # type: ignore[arg-type]
-    for starts in (plan, None, 3):
-        with pytest.raises(InvalidOption, match=r"starts must be a list of remat\.Plan"):
-            remat.refine(graph, plan, Bytes(), starts=starts)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="progress must be a function"):
-        remat.refine(graph, plan, Bytes(), progress=3)  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="seed must be a whole number"):
-        remat.refine(graph, plan, Bytes(), seed=-1)
-    with pytest.raises(InvalidOption, match=r"plan must be a remat\.Plan .*, got None"):
-        remat.refine(graph, None, Bytes())  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match=r"graph must be a remat\.Graph"):
-        remat.refine(remat.plugin.base_problem(graph), plan, Bytes())  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"plan": Plan(("add3",), ())}, InvalidPlan, "plan: the plan is not legal"),
+        ({"plan": saves_all(deep(2)).for_graph(deep(2))}, InvalidPlan, "plan: the plan was made for another graph"),
+        ({"starts": [saves_all(cosines()), Plan(("no",), ())]}, InvalidPlan, r"starts\[1\]: Plan.saved names 'no'"),
+        *(({"starts": it}, InvalidOption, r"starts must be a list of remat\.Plan") for it in (Plan((), ()), None, 3)),
+        *(({"objective": it}, InvalidOption, "must be one of traffic, time, peak") for it in ("memory", ["traffic"])),
+        ({"oracle": "gpu"}, InvalidOption, "oracle must be one of model, inductor, device"),
+        ({"extra_bytes": -1}, InvalidOption, "extra_bytes must be a whole number of bytes, not negative, got -1"),
+        ({"time_limit_s": 0}, InvalidOption, "time_limit_s must be a positive number"),
+        ({"progress": 3}, InvalidOption, "progress must be a function"),
+        ({"seed": -1}, InvalidOption, "seed must be a whole number"),
+    ],
+)
+def test_bad_input_is_refused_with_one_clear_error(
+    changed: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    graph = cosines()
+    with pytest.raises(error, match=message):
+        remat.refine(**{"graph": graph, "plan": saves_all(graph), "objective": Bytes()} | changed)
+
+
+def test_a_device_and_a_graph_that_nothing_can_be_made_of_are_refused() -> None:
     with pytest.raises(remat.errors.UnknownName, match="no device is named"):
         Time(device="abacus")
     with pytest.raises((remat.Infeasible, InvalidPlan)):
         remat.refine(impossible(), Plan((), ()), Bytes())
 
 
-def test_a_result_reads_well(tmp_path: Path) -> None:
+def test_a_result_reads_well() -> None:
     graph = deep(7)
     text = str(remat.refine(graph, saves_all(graph), Peak()))
-    assert "peak_bytes:" in text
-    assert "start: given:" in text
-    assert "no move improves the plan" in text
+    for words in ("peak_bytes:", "start: given:", "no move improves the plan"):
+        assert words in text
 
 
 def test_the_command_line_refines_a_file(tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,10 +15,8 @@ from experiments.recipes.beside import largest_difference
 from experiments.recipes.recipe_losses import RECIPES
 from experiments.rivals.checkmate.one_recomputation import counts
 from remat.words import human_bytes
-from tests.results_pages import ALL_PAGES, section, sentences
+from tests.results_pages import ALL_PAGES, ROOT, rows_of, section, sentences
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "experiments" / "results"
 STATED = sentences(ALL_PAGES)
 
 
@@ -29,10 +24,6 @@ def claimed(heading: str, label: str) -> str:
     """The row of a table in a section that begins with a label."""
     (row,) = (line for line in section(heading).splitlines() if line.startswith(f"| {label}"))
     return row
-
-
-def rows_of(name: str) -> list[dict[str, Any]]:
-    return json.loads((RESULTS / f"{name}.json").read_text())["rows"]
 
 
 def test_how_far_solvers_are_from_the_best_bound_under_a_budget() -> None:

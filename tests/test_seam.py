@@ -30,17 +30,10 @@ import remat
 from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.traffic_count import counted
 from remat.pytorch.read.capture import visit_joint_graphs
-from remat.pytorch.seam import thread_patch
+from remat.pytorch.seam import thread_patch, torch_settings
 from remat.pytorch.seam.internals import USED, internals
 from remat.pytorch.seam.thread_patch import in_place, thread_local_patch, torchs_own
 from remat.pytorch.seam.torch_partitioner import partition
-from remat.pytorch.seam.torch_settings import (
-    backward_at_once,
-    fresh_compilation,
-    nothing_cached,
-    nothing_donated,
-    partitioner_settings,
-)
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,11 +107,11 @@ EXCHANGES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "kernels instead of code": partial(visited, print),
 }
 SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "no caches": nothing_cached,
-    "a fresh compilation": fresh_compilation,
-    "no donated buffers": nothing_donated,
-    "backward passes at once": backward_at_once,
-    "a budget": partial(partitioner_settings, activation_memory_budget=0.5),
+    "no caches": torch_settings.nothing_cached,
+    "a fresh compilation": torch_settings.fresh_compilation,
+    "no donated buffers": torch_settings.nothing_donated,
+    "backward passes at once": torch_settings.backward_at_once,
+    "a budget": partial(torch_settings.partitioner_settings, activation_memory_budget=0.5),
 }
 
 
@@ -375,39 +368,6 @@ def test_a_thread_that_enters_while_another_one_is_interrupted_keeps_what_it_exc
         assert owner.greet() == "ours"
     assert thread.ended() == ["the other's"]
     assert owner.greet is greeting
-
-
-def test_a_partition_that_is_interrupted_anywhere_leaves_no_plan_of_ours() -> None:
-    own, (module, _) = partitioners.choose_saved_values_set, joint_module()
-    asked: list[int] = []
-
-    class Partitioned(Exception):
-        pass
-
-    def ours(*_: object) -> list[fx.Node]:
-        asked.append(1)
-        raise Partitioned
-
-    def block() -> None:
-        with contextlib.suppress(Partitioned), choosing_with(ours):
-            partitioners.choose_saved_values_set(module.graph, None, 1)
-
-    def choosing_with(chooser: Callable[..., Any]) -> AbstractContextManager[None]:
-        return thread_local_patch(partitioners, "choose_saved_values_set", chooser)
-
-    def check() -> None:
-        assert in_place(partitioners, "choose_saved_values_set") is own
-
-    def compiled_plainly() -> None:
-        torch.compiler.reset()
-        net, x = model()
-        torch.compile(net, backend="aot_eager_decomp_partition")(x).sum().backward()
-
-    with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(interrupted_at_every_point, block, check).result() > 200
-        before = len(asked)
-        thread.submit(compiled_plainly).result()
-    assert len(asked) == before, "torch's own plan runs"
 
 
 def test_kernels_of_another_threads_compilation_are_not_counted() -> None:

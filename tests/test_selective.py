@@ -35,8 +35,6 @@ aten = torch.ops.aten
 
 
 class Block(nn.Module):
-    """A transformer block."""
-
     def __init__(self, width: int = 16, heads: int = 2) -> None:
         super().__init__()
         self.heads = heads
@@ -96,23 +94,26 @@ class LeastRecomputation(CostModel):
         return replace(Terms.nothing(graph), recompute_cost=graph.flops, budget_bytes=self.budget_bytes)
 
 
+def solved(graph: Graph, cost_model: CostModel, solver: str = "networkx") -> Plan:
+    return remat.solve(cost_model.pose(graph), solver).plan
+
+
 def under_budget(graph: Graph) -> Plan:
-    everything = remat.solve(LeastRecomputation(2**40).pose(graph), "pulp").plan
+    everything = solved(graph, LeastRecomputation(2**40), "pulp")
     return solved(graph, LeastRecomputation(PlanFacts.of(graph, everything).saved_bytes // 2), "pulp")
 
 
-def save_least(graph: Graph) -> Plan:
-    return remat.solve(remat.plugin.base_problem(graph), "networkx").plan
-
-
-def solved(graph: Graph, cost_model: CostModel, solver: str = "networkx") -> Plan:
-    return remat.solve(cost_model.pose(graph), solver).plan
+def keeping(graph: Graph, *names: str) -> Plan:
+    """A plan that saves these values, and what cannot be recomputed."""
+    problem = remat.plugin.base_problem(graph)
+    saved = problem.cannot_recompute.mask | np.isin(problem.names, names)
+    return remat.Choice.from_saved(problem, saved).plan(problem)
 
 
 PLANS: dict[str, Callable[[Graph], Plan]] = {
     "conservative": lambda graph: solved(graph, ByteTraffic()),
     "aggressive": lambda graph: solved(graph, ByteTraffic(mode="aggressive")),
-    "save least": save_least,
+    "save least": lambda graph: remat.solve(remat.plugin.base_problem(graph), "networkx").plan,
     "under a budget": under_budget,
 }
 
@@ -169,6 +170,11 @@ class Both(ExitStack):
         return self
 
 
+def checkpointed(model: Any, policy: SelectivePolicy | Watched) -> Callable[..., Tensor]:
+    """The model as a region of torch's selective checkpointing."""
+    return lambda *args: checkpoint(model, *args, use_reentrant=False, context_fn=policy.contexts)
+
+
 def gradients(step: Callable[..., Any], model: Any, *args: Tensor) -> list[Tensor]:
     torch.manual_seed(1)
     leaves = list(model.parameters()) if isinstance(model, nn.Module) else list(args)
@@ -184,12 +190,8 @@ def check(graph: Graph, plan: Plan, policy: SelectivePolicy, model: Any, *args: 
         return [op for op in operators if op not in copies]
 
     spied = Watched(policy)
-
-    def step(*args: Tensor) -> Tensor:
-        return checkpoint(model, *args, use_reentrant=False, context_fn=spied.contexts)
-
     expected = gradients(model, model, *args)
-    assert all(map(torch.equal, gradients(step, model, *args), expected))
+    assert all(map(torch.equal, gradients(checkpointed(model, spied), model, *args), expected))
     kept = {call.position for call in policy.kept}
     assert of(spied.forward.operators) == of(policy.operators)
     assert of(spied.again.operators) == of(policy.operators[i] for i in policy.repeated)
@@ -197,11 +199,11 @@ def check(graph: Graph, plan: Plan, policy: SelectivePolicy, model: Any, *args: 
 
     with set_checkpoint_early_stop(False):
         spied = Watched(policy)
-        gradients(step, model, *args)
+        gradients(checkpointed(model, spied), model, *args)
     assert of(spied.again.operators) == of(op for i, op in enumerate(policy.operators) if i not in kept)
 
     spied = Watched(policy)
-    result = step(*args)
+    result = checkpointed(model, spied)(*args)
     history = result.grad_fn  # keeps what the backward pass needs, without the result itself
     del result
     spied.forward.forget([*args, *model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else [*args])
@@ -259,7 +261,7 @@ def test_what_is_offloaded_comes_back_as_often_as_it_is_needed() -> None:
     policy = remat.selective_policy(model, plan, x)
     assert policy.report().splitlines()[0] == "keeps 0 B from 1 of 6 operators, and 512 B on the host"
     assert (policy.kept_bytes, policy.host_bytes) == (0, 512)
-    loss = checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts).square().sum()
+    loss = checkpointed(model, policy)(x).square().sum()
     parameters = list(model.parameters())
     once = torch.autograd.grad(loss, parameters, retain_graph=True)
     assert all(map(torch.equal, once, torch.autograd.grad(loss, parameters)))
@@ -288,12 +290,8 @@ class Projections(nn.Module):
 @pytest.mark.parametrize(("value", "layer"), [("mm", "v"), ("mm_2", "q"), ("mm_3", "k")])
 def test_equal_operators_are_told_apart(value: str, layer: str) -> None:
     model, x = Projections(), torch.randn(4, 8)
-    graph = remat.capture(model, x)
-    problem = remat.plugin.base_problem(graph)
-    saved = problem.cannot_recompute.mask.copy()
-    saved[problem.index[value]] = True
-    spied = Watched(remat.selective_policy(model, remat.Choice.from_saved(problem, saved).plan(problem), x))
-    checkpoint(model, x, use_reentrant=False, context_fn=spied.contexts)
+    spied = Watched(remat.selective_policy(model, keeping(remat.capture(model, x), value), x))
+    checkpointed(model, spied)(x)
     assert [kept.values for kept in spied.policy.kept] == [(value,)] * (2 if layer == "v" else 1)
     for kept in spied.policy.kept:
         assert torch.equal(spied.forward.results[kept.position], getattr(model, layer)(x))
@@ -303,12 +301,9 @@ def test_what_reads_dropout_tells_which_operator_computes_it() -> None:
     """Eager's dropout on CPU is not the compiler's, but what it returns takes the same place."""
     model, x = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 8)), torch.randn(4, 8)
     graph = remat.capture(model, x)
-    problem = remat.plugin.base_problem(graph)
     (tanh,) = (i for i, op in enumerate(graph.ops) if op == "aten.tanh.default")
     (dropped,) = graph.producers[graph.consumers == tanh]
-    saved = problem.cannot_recompute.mask.copy()
-    saved[problem.index[graph.names[dropped]]] = True
-    plan = remat.Choice.from_saved(problem, saved).plan(problem)
+    plan = keeping(graph, graph.names[dropped])
     policy = remat.selective_policy(model, plan, x)
     if graph.names[dropped] in plan.saved:
         assert [call.op for call in policy.kept] == ["aten.mul.Tensor"]
@@ -323,26 +318,17 @@ def dropout_twice(x: Tensor) -> Tensor:
 
 def test_random_numbers_are_kept_only_if_none_is_drawn_again_after_them() -> None:
     x = torch.randn(64, requires_grad=True)
-    graph = remat.capture(dropout_twice, x)
-    problem = remat.plugin.base_problem(graph)
-    observed = Observed.of(dropout_twice, x)
+    graph, observed = remat.capture(dropout_twice, x), Observed.of(dropout_twice, x)
     for masks in (["gt"], ["gt_1"], ["gt", "gt_1"]):
-        saved = problem.cannot_recompute.mask.copy()
-        saved[[problem.index[name] for name in masks]] = True
-        plan = remat.Choice.from_saved(problem, saved).plan(problem)
+        plan = keeping(graph, *masks)
         policy = observed.policy(plan)
         check(graph, plan, policy, dropout_twice, x)
         assert [call.values for call in policy.kept] == ([] if masks == ["gt"] else [(name,) for name in masks])
-    alone = remat.Choice.from_saved(problem, problem.cannot_recompute.mask).plan(problem)
-    policy = observed.policy(alone)
+    policy = observed.policy(keeping(graph))
     first = policy.operators.index(aten.native_dropout.default)
     wrong = replace(policy, kept=(KeptCall(first, "aten.native_dropout.default", ("gt",), 0, 0),))
-
-    def step(x: Tensor) -> Tensor:
-        return checkpoint(dropout_twice, x, use_reentrant=False, context_fn=wrong.contexts)
-
-    difference = gradients(step, dropout_twice, x)[0] - gradients(dropout_twice, dropout_twice, x)[0]
-    assert difference.abs().max() > 0.1  # what the rule prevents
+    ours, theirs = (gradients(f, dropout_twice, x)[0] for f in (checkpointed(dropout_twice, wrong), dropout_twice))
+    assert (ours - theirs).abs().max() > 0.1  # what the rule prevents
 
 
 class Twice(nn.Linear):
@@ -397,12 +383,8 @@ def test_leaves_the_model_and_the_random_numbers_as_they_were() -> None:
 def test_a_smaller_batch_keeps_the_same_operators() -> None:
     model, x, graph = captured(mlp)
     policy = remat.selective_policy(model, PLANS["conservative"](graph), x)
-
-    def step(x: Tensor) -> Tensor:
-        return checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts)
-
     last = torch.randn(3, 8)
-    assert all(map(torch.equal, gradients(step, model, last), gradients(model, model, last)))
+    assert all(map(torch.equal, gradients(checkpointed(model, policy), model, last), gradients(model, model, last)))
 
 
 def test_under_autocast_a_region_may_run_twice() -> None:
@@ -410,7 +392,7 @@ def test_under_autocast_a_region_may_run_twice() -> None:
     model, x, _ = captured(mlp)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         policy = remat.selective_policy(model, PLANS["aggressive"](remat.capture(model, x)), x)
-        steps = [checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts) for _ in range(2)]
+        steps = [checkpointed(model, policy)(x) for _ in range(2)]
         expected = model(x)
         assert torch.is_autocast_cache_enabled()
     leaves = list(model.parameters())
@@ -429,11 +411,7 @@ def test_what_shapes_depend_on_contents_is_not_looked_into() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         graph = remat.capture(model, x)
         policy = remat.selective_policy(model, PLANS["conservative"](graph), x)
-
-    def step(x: Tensor) -> Tensor:
-        return checkpoint(model, x, use_reentrant=False, context_fn=policy.contexts)
-
-    assert all(map(torch.equal, gradients(step, model, x), gradients(model, model, x)))
+    assert all(map(torch.equal, gradients(checkpointed(model, policy), model, x), gradients(model, model, x)))
     assert ("addmm",) in [call.values for call in policy.kept]
 
 
@@ -463,9 +441,9 @@ def test_a_region_that_has_changed_is_refused_when_it_runs() -> None:
     policy = remat.selective_policy(model, PLANS["aggressive"](graph), x)
     longer = nn.Sequential(model, nn.Tanh())
     with pytest.raises(InvalidPlan, match=r"operator 6 is now aten.tanh.default, it was its end"):
-        checkpoint(longer, x, use_reentrant=False, context_fn=policy.contexts)
+        checkpointed(longer, policy)(x)
     with pytest.raises(InvalidPlan, match=r"operator 2 is now aten.relu.default, it was aten.gelu.default"):
-        checkpoint(nn.Sequential(model[0], nn.ReLU()), x, use_reentrant=False, context_fn=policy.contexts)
+        checkpointed(nn.Sequential(model[0], nn.ReLU()), policy)(x)
 
 
 class Counting(nn.Module):

@@ -53,12 +53,20 @@ def test_options_and_environment_say_what_to_choose_by(monkeypatch: pytest.Monke
     assert (replayed.plan, replayed.chosen.by) == (fifth.plan, "replayed")
 
 
-def test_wrong_settings_are_refused_by_name() -> None:
-    graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
-    with pytest.raises(remat.InvalidOption, match=r"got 'remat.costmodel'; did you mean 'remat.cost_model'\?"):
-        backend(graph_module, [], options={"remat.costmodel": "byte-traffic"})
-    with pytest.raises(remat.errors.UnknownName, match="no-such-model"):
-        backend(graph_module, [], options={"remat.cost_model": "no-such-model"})
+GRAPH_MODULE = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("remat.costmodel", "byte-traffic", r"got 'remat.costmodel'; did you mean 'remat.cost_model'\?"),
+        ("cost_model", "byte-traffic", r"got 'cost_model'; did you mean 'remat.cost_model'\?"),
+        ("remat.cost_model", "no-such-model", "no cost model is named 'no-such-model'"),
+    ],
+)
+def test_wrong_options_of_a_backend_are_refused_by_name(name: str, value: str, told: str) -> None:
+    with pytest.raises((remat.InvalidOption, remat.errors.UnknownName), match=told):
+        backend(GRAPH_MODULE, [], options={name: value})
 
 
 def report(**kwargs: Any) -> Report:
@@ -106,15 +114,11 @@ def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable
     monkeypatch.setenv(variable, value)
     with pytest.raises(remat.InvalidOption, match=f"^the environment variable {variable}: .*{told}"):
         remat.compile(torch.sin)
-    graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
     with pytest.raises(remat.InvalidOption, match=f"^the environment variable {variable}: "):
-        backend(graph_module, [])
+        backend(GRAPH_MODULE, [])
 
 
-def test_options_in_the_wrong_place_are_refused_with_the_right_spelling() -> None:
-    graph_module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
-    with pytest.raises(remat.InvalidOption, match=r"got 'cost_model'; did you mean 'remat.cost_model'\?"):
-        backend(graph_module, [], options={"cost_model": "byte-traffic"})
+def test_options_of_ours_among_those_of_torch_are_refused_with_the_right_spelling() -> None:
     for name in ("remat.cost_model", "cost_model"):
         with pytest.raises(remat.InvalidOption, match=r"remat.compile\(model, cost_model=...\), not among the options"):
             remat.compile(torch.sin, options={name: "byte-traffic"})

@@ -16,20 +16,8 @@ import remat
 from remat import Graph, InvalidPlan, Plan, RematError
 from remat.errors import UnknownName
 from remat.testing import dags, graphs
+from remat.views import show as view
 from remat.views.layout import layered
-from remat.views.show import (
-    DEFERRED,
-    EITHER,
-    FORWARD,
-    INPUT,
-    LARGEST,
-    OFFLOADED,
-    RECOMPUTED,
-    SAVED,
-    SAVED_INPUT,
-    TANGENTS,
-    styles,
-)
 
 PLAN = Plan(("add3",), ("cos1", "sin2", "sin1"))
 
@@ -45,38 +33,45 @@ def legend(figure: object) -> list[str]:
 
 def test_colours_follow_the_plan() -> None:
     fills = {name: to_hex(box.get_facecolor()) for name, box in boxes(remat.show(cosines(), PLAN)).items()}
-    expected = {"a": INPUT, "add1": FORWARD, "add3": SAVED, "cos1": RECOMPUTED, "sin1": DEFERRED, "grad_in": TANGENTS}
+    expected = {
+        "a": view.INPUT,
+        "add1": view.FORWARD,
+        "add3": view.SAVED,
+        "cos1": view.RECOMPUTED,
+        "sin1": view.DEFERRED,
+        "grad_in": view.TANGENTS,
+    }
     assert {name: style.fill for name, style in expected.items()} == {name: fills[name] for name in expected}
     assert set(cosines().names) == set(fills)
 
 
 def test_colours_follow_the_region_without_a_plan() -> None:
     graph = cosines()
-    assert styles(graph, None)[graph.index["sin1"]] == EITHER
+    assert view.styles(graph, None)[graph.index["sin1"]] == view.EITHER
     assert "forward pass" in legend(remat.show(graph))
     assert "saved" not in legend(remat.show(graph))
 
 
 def test_saved_inputs_and_their_views_look_different_from_saved_activations() -> None:
     graph = linear_dropout()
-    drawn = dict(zip(graph.names, styles(graph, Plan(("x", "t", "mask"), ())), strict=True))
-    assert (drawn["x"], drawn["t"], drawn["mask"]) == (SAVED_INPUT, SAVED_INPUT, SAVED)
+    drawn = dict(zip(graph.names, view.styles(graph, Plan(("x", "t", "mask"), ())), strict=True))
+    assert (drawn["x"], drawn["t"], drawn["mask"]) == (view.SAVED_INPUT, view.SAVED_INPUT, view.SAVED)
 
 
 def test_what_waits_on_the_host_has_a_colour_of_its_own() -> None:
     graph, plan = cosines(), Plan(PLAN.saved, PLAN.recomputed, offloaded=("add3",))
-    drawn = dict(zip(graph.names, styles(graph, plan), strict=True))
-    assert drawn["add3"] == OFFLOADED
-    assert {name for name, style in drawn.items() if style == OFFLOADED} == {"add3"}
+    drawn = dict(zip(graph.names, view.styles(graph, plan), strict=True))
+    assert drawn["add3"] == view.OFFLOADED
+    assert {name for name, style in drawn.items() if style == view.OFFLOADED} == {"add3"}
     picture = remat.show(graph, plan)
-    assert OFFLOADED.text in legend(picture)
+    assert view.OFFLOADED.text in legend(picture)
     arrows = [patch for patch in picture.axes[0].patches if isinstance(patch, FancyArrowPatch)]
     thick = {to_hex(arrow.get_edgecolor()) for arrow in arrows if arrow.get_linewidth() > 1}
     assert "#6d4fc0" in thick
 
 
 def test_the_legend_names_exactly_what_is_drawn() -> None:
-    shown = (INPUT, FORWARD, SAVED, RECOMPUTED, DEFERRED, TANGENTS)
+    shown = (view.INPUT, view.FORWARD, view.SAVED, view.RECOMPUTED, view.DEFERRED, view.TANGENTS)
     assert [style.text for style in shown] == legend(remat.show(cosines(), PLAN))
 
 
@@ -88,7 +83,7 @@ def test_labels_are_the_name_and_the_size_unless_it_is_zero() -> None:
 
 
 def test_a_large_graph_is_refused_but_a_part_of_it_drawn() -> None:
-    large = chain(LARGEST)
+    large = chain(view.LARGEST)
     with pytest.raises(RematError, match=r"can hold 300 values, got 900; .*around="):
         remat.show(large)
     assert set(boxes(remat.show(large, around="cos_10", hops=1))) == {"cos_9", "cos_10", "cos_11", "sin_288"}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +16,14 @@ from test_graph import GRAPH
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import (
-    CostModel,
-    Graph,
-    GraphBuilder,
-    InvalidOption,
-    Plan,
-    Problem,
-    RematError,
-    Simulator,
-    Solution,
-    TerminationReason,
-)
+from remat import CostModel, Graph, GraphBuilder, InvalidOption, Plan, Problem, RematError, Solution
 from remat.answer.solution import FlowCertificate
 from remat.errors import InvalidProblem
 from remat.facts.corpus import Corpus
 from remat.plugin import Bans, Termination, Terms
+from remat.predict.kernels import Fuser
 from remat.problem.multipliers import Multipliers
+from remat.pytorch.inductor.scheduled import Scheduled
 
 G = GRAPH
 P = ByteTraffic().pose(G)
@@ -93,7 +86,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "Choice.from_saved": lambda it: remat.Choice.from_saved(P, it),
     "Plan.for_graph": PLAN.for_graph,
     "Termination": Termination,
-    "Termination: bound": lambda it: Termination(TerminationReason.OPTIMAL, it),
+    "Termination: bound": lambda it: Termination(remat.TerminationReason.OPTIMAL, it),
     "Solution: objective": lambda it: Solution(PLAN, it, S.termination, None, "me").gap,
     "Solution: termination": lambda it: Solution(PLAN, 1, it, None, "me").gap,
     "FlowCertificate": lambda it: remat.certify(P, Solution(PLAN, 4, S.termination, FlowCertificate(it), "me")),
@@ -118,7 +111,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "unregister": remat.plugin.unregister,
     "find_estimator": remat.plugin.find_estimator,
     "recompute_parameter_copies": remat.recompute_parameter_copies,
-    "Simulator": Simulator,
+    "Simulator": remat.Simulator,
     "pose": ByteTraffic().pose,
     "pose, with a budget": MemoryBudget().pose,
     "a cost model and": lambda it: ByteTraffic() + it,
@@ -169,13 +162,30 @@ def test_a_missing_file_is_the_system_s_own_error(tmp_path: Path) -> None:
         Graph.load(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("call", [lambda it: remat.timeline(G, it), lambda it: remat.show(G, it)])
-def test_what_is_no_plan_is_refused_in_the_same_words(call: Callable[[Any], object]) -> None:
-    for refused in (call, lambda it: remat.check_plan(P, it), FRONTIER.price):
-        with pytest.raises(
-            InvalidOption, match=r"plan must be a remat.Plan \(`solution.plan` of a solution\), got <Sol"
-        ):
-            refused(S)
+SAME_WORDS = {
+    "graph": [
+        Fuser,
+        Scheduled,
+        remat.show,
+        *(partial(call, plan=PLAN) for call in (remat.predict_traffic, remat.refine)),
+    ],
+    "plan": [
+        *(partial(call, G) for call in (remat.timeline, remat.show, remat.predict_traffic, remat.refine)),
+        *(partial(remat.check_plan, P), FRONTIER.price),
+    ],
+}
+
+
+@pytest.mark.parametrize(("what", "call"), [(what, call) for what, calls in SAME_WORDS.items() for call in calls])
+@pytest.mark.parametrize("wrong", ["graph.json.gz", ["x"], S], ids=["a file", "a list", "a solution"])
+def test_what_is_no_graph_or_no_plan_is_refused_in_the_same_words(
+    what: str, call: Callable[[Any], object], wrong: Any
+) -> None:
+    hint = r" \(`solution.plan` of a solution\)" if what == "plan" else ""
+    with pytest.raises(
+        InvalidOption, match=rf"{what} must be a remat\.{what.title()}{hint}.* got {re.escape(repr(wrong)[:4])}"
+    ):
+        call(wrong)
 
 
 def test_bans_name_values_that_there_are() -> None:

@@ -56,11 +56,7 @@ def mixed() -> Graph:
     return remat.capture(loss, torch.randn(32, 32, requires_grad=True))
 
 
-GRAPHS: dict[str, Callable[[], Graph]] = {
-    "shifted loss": lambda: head(1),
-    "loss": lambda: head(0),
-    "copies": mixed,
-}
+GRAPHS: dict[str, Callable[[], Graph]] = {"shifted loss": lambda: head(1), "loss": lambda: head(0), "copies": mixed}
 
 
 def plans(graph: Graph, problem: Problem, count: int, seed: int) -> Iterator[Choice]:

@@ -157,12 +157,9 @@ def test_a_report_leaves_the_model_as_it_is() -> None:
 def test_the_log_is_quiet_unless_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     remat.compile(nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()
     quiet = capfd.readouterr().err
-    code = (
-        "import torch, remat\nremat.compile(torch.nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"REMAT_LOG": "plans"}
-    )
+    code = "import torch, remat\nremat.compile(torch.nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()"
+    command = [sys.executable, "-c", code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env={"REMAT_LOG": "plans"})
     for printed, expected in ((quiet, []), (ran.stderr, ["remat: planning a graph", "remat: a graph"])):
         assert [line.partition(" of ")[0] for line in printed.splitlines() if line.startswith("remat: ")] == expected
     with pytest.warns(UserWarning, match=r'REMAT_LOG must be "plans", or not set, got \'plan\': nothing is logged'):

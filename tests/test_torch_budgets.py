@@ -6,6 +6,7 @@ import pytest
 import torch
 from depth import deep_except
 from torch import nn
+from torch._functorch import config
 
 import remat
 from experiments.bench import budget_kernels
@@ -84,7 +85,6 @@ def test_no_plan_saves_so_little() -> None:
 
 
 def test_settings_of_torch_are_put_back() -> None:
-    from torch._functorch import config
 
     before = config.activation_memory_budget, config.activation_memory_budget_solver
     with pytest.raises(RuntimeError, match="valid ranges"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from examples import chain
+from kernel_facts import best_plan, facts
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import remat
-from costmodels import ByteTraffic
 from experiments.accuracy.traffic_error import Part, compared, overall, rank_correlation
 from experiments.models.workloads import KERNEL_ZOO
-from experiments.report.result_table import RESULTS
-from remat import GraphBuilder, InvalidOption, Plan
-from remat.facts.graph import Graph
+from remat import InvalidOption, Plan
 from remat.predict.kernels import Fuser, kernels
 from remat.predict.traffic import predict_traffic
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
 from tests.depth import deep
+from tests.results_pages import rows_of
 
 
 def grad(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -91,9 +90,9 @@ def test_kernels_are_those_of_inductors_triton_schedule(name: str) -> None:
     """The bytes of each kernel, under a plan that recomputes."""
     make, inputs = RULES[name]
     graph = remat.capture(make(), *inputs())
-    plan = remat.solve(ByteTraffic(mode="aggressive").pose(graph)).plan
-    expected = sorted((k.backward, k.generated, k.bytes) for k in Scheduled(graph, device="h100").kernels(plan))
-    assert sorted((k.backward, k.generated, k.bytes) for k in kernels(graph, plan, backend="triton")) == expected
+    plan = best_plan(graph, "aggressive")
+    expected = facts(Scheduled(graph, device="h100").kernels(plan))
+    assert facts(kernels(graph, plan, backend="triton")) == expected
 
 
 @deep
@@ -113,7 +112,7 @@ def test_errors_over_the_zoo(name: str) -> None:
 
 def test_the_committed_table_holds_what_is_promised() -> None:
     """Median within 2%, nine in ten within 5%, the worst within 15%; models held out are reported as they are."""
-    rows = json.loads((RESULTS / "traffic_error_triton.json").read_text())["rows"]
+    rows = rows_of("traffic_error_triton")
     parts = {part: [row for row in rows if row["part"] == part] for part in ("zoo", "captured", "corpus", "large")}
     for part in parts.values():
         found = overall(part)
@@ -127,17 +126,9 @@ def test_the_committed_table_holds_what_is_promised() -> None:
     assert sum(row["part"] == "held-out" for row in rows) == 100
 
 
-def of_device(device: str) -> Graph:
-    """A cosine and its gradient, captured on a device."""
-    g = GraphBuilder()
-    g.output(g.op("cos", g.input("x", bytes=4), name="y"))
-    g.gradient(g.op("neg", g.tangent("dy", bytes=4), name="dx"))
-    return replace(g.build(), meta={"device": device} if device else {})
-
-
 @pytest.mark.parametrize(("device", "backend"), [("", "cpu"), ("cpu", "cpu"), ("cuda", "triton")])
 def test_the_backend_is_that_of_the_graphs_device_and_the_result_says_so(device: str, backend: str) -> None:
-    graph = of_device(device)
+    graph = replace(chain(1), meta={"device": device} if device else {})
     found = predict_traffic(graph, Plan((), ()))
     assert found.backend == Fuser(graph).backend.name == backend
     assert ("Triton" in str(found)) == (backend == "triton")
@@ -147,7 +138,7 @@ def test_the_backend_is_that_of_the_graphs_device_and_the_result_says_so(device:
 
 def test_an_unknown_backend_is_refused_by_name() -> None:
     with pytest.raises(InvalidOption, match="backend must be one of cpu, triton, got 'tritn'; did you mean 'triton'"):
-        kernels(of_device(""), Plan((), ()), backend="tritn")
+        kernels(chain(1), Plan((), ()), backend="tritn")
 
 
 def test_convolutions_on_a_gpu_that_is_not_there_have_the_layout_of_cudnn() -> None:

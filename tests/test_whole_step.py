@@ -10,19 +10,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import remat
 from experiments.models.recipe import whole_step
 from experiments.models.workloads import gpt_small
-from remat import CaptureError, Graph
+from remat import CaptureError
 from remat.pytorch import read_step
 
 
-def steps() -> tuple[Graph, Graph]:
-    """The graph of one model, traced in one, and as the compiler would have it."""
+def test_it_costs_what_the_captured_graph_costs() -> None:
     torch.manual_seed(0)
     model, args = gpt_small(layers=1, fused=True)
-    return whole_step(model, args), remat.capture(model, *args)
-
-
-def test_it_costs_what_the_captured_graph_costs() -> None:
-    whole, joint = steps()
+    whole, joint = whole_step(model, args), remat.capture(model, *args)
     assert remat.choose(whole).objective == remat.choose(joint).objective
     for facts in ("parameter", "output", "gradient"):
         assert getattr(whole, facts).sum() == getattr(joint, facts).sum()

@@ -91,8 +91,6 @@ def test_wrong_terms_are_refused_by_name(wrong: str) -> None:
 
 @dataclass(frozen=True)
 class Estimates(Estimator):
-    """Answers wrong prices."""
-
     wrong: str = "none"
 
     name: ClassVar[str] = "estimates"
@@ -132,8 +130,6 @@ WRONG_SOLUTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Solves(Solver):
-    """Answers a wrong solution."""
-
     wrong: str = "none"
 
     name: ClassVar[str] = "solves"
@@ -155,8 +151,6 @@ def test_wrong_solutions_are_refused_by_name(wrong: str) -> None:
 
 @dataclass(frozen=True)
 class Flows(SciPy):
-    """Answers a wrong flow."""
-
     wrong: str = "none"
 
     name: ClassVar[str] = "flows"

@@ -1,11 +1,16 @@
 """Run by `test_distributed.py` in two processes, which choose differently, or fail, one or both of them.
 
-Prints, from rank 0, what happened on every rank, scenario by scenario.
+Prints, from rank 0, what happened on every rank, scenario by scenario. For data parallel training, on different
+batches, compiled and not, that is: how many values each joint graph would save by the rank's own plan and does save by
+the common one; and the largest relative difference of losses and gradients from the run that is not compiled.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -13,23 +18,23 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from every_rank import print_what_every_rank_saw
-from torch import Tensor
-from two_ranks_train import UNCOMPILED
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import remat
 from costmodels import ByteTraffic
-from remat import LimitReached, Problem, Solution
+from remat import Graph, LimitReached, Plan, Problem, Solution
 from remat.errors import InvalidGraph
 from remat.plugin import Solver
 from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.run import partitioner
+from remat.pytorch.run import partitioner, ranks
 
 
-class Stack(torch.nn.Module):
+class Stack(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = torch.nn.Linear(16, 32), torch.nn.Linear(32, 16)
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 16)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(x).sigmoid().tanh().exp().sin()).square().sum()
@@ -74,7 +79,7 @@ def trained(**settings: Any) -> dict[str, Any]:
 
 def alone() -> dict[str, Any]:
     """What each rank would do by itself."""
-    with patch.object(partitioner.ranks, "several_ranks", lambda: False):
+    with patch.object(ranks, "several_ranks", lambda: False):
         return trained()
 
 
@@ -94,6 +99,86 @@ def eager() -> dict[str, Any]:
     return {"saved_bytes": saved_activations(model, model, torch.randn(8, 16))[1].bytes}
 
 
+Compile = Callable[[Any], Any]
+WIDTH = 544
+"""A layer is then 1.1 MiB: in buckets of one MiB each layer has its own, and DDP splits the graph between them."""
+
+
+class Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(self.norm(x)).sigmoid().tanh().exp().sin()
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: int, width: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Residual(width) for _ in range(blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def replicated(model: nn.Module, compile: Compile, **options: Any) -> Any:
+    return compile(DistributedDataParallel(model, **options))
+
+
+def sharded(model: Net, compile: Compile) -> nn.Module:
+    """Block by block, as FSDP2 asks for: its hooks are no part of any graph."""
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = fully_shard(compile(block))
+    return fully_shard(model)
+
+
+def train(blocks: int, width: int, wrap: Callable[..., Any], compile: Compile, **options: Any) -> list[Tensor]:
+    """Losses and gradients of three steps."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    model = Net(blocks, width)
+    step = wrap(model, compile, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1 + dist.get_rank())
+    seen: list[Tensor] = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = step(torch.randn(4, width)).square().mean()
+        loss.backward()
+        gradients: list[Any] = [parameter.grad for parameter in model.parameters()]
+        seen += [loss.detach(), *(g.full_tensor() if hasattr(g, "full_tensor") else g.clone() for g in gradients)]
+        optimizer.step()
+    return seen
+
+
+def compared(
+    blocks: int, width: int, wrap: Callable[..., Any], codegen: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Trains with and without a compiler; the ranks would choose differently."""
+    mode: Any = "aggressive" if dist.get_rank() == 0 else "conservative"
+    plans: list[tuple[int, int]] = []
+    agreed = ranks.agreed
+
+    def watched(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
+        plan = agreed(mine, graph)
+        assert isinstance(mine, Plan)
+        assert isinstance(plan, Plan)
+        plans.append((len(mine.saved), len(plan.saved)))
+        return plan
+
+    def compile(model: Any) -> Any:
+        return remat.compile(model, cost_model=ByteTraffic(mode=mode), codegen=codegen)
+
+    with patch.object(ranks, "agreed", watched):
+        ours = train(blocks, width, wrap, compile, **options)
+    theirs = train(blocks, width, wrap, lambda model: model, **options)
+    error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return {"plans": plans, "error": error}
+
+
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "eager": eager,
     "alone": alone,
@@ -103,8 +188,25 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "both fail": lambda: trained(solver=solver((0, 1))),
     "both fail and fall back": lambda: trained(solver=solver((0, 1)), on_error="fallback"),
     "rank 1 cannot read": unreadable,
+    "DDP in buckets": lambda: compared(3, WIDTH, replicated, bucket_cap_mb=1),
+    "FSDP2": lambda: compared(2, 16, sharded),
+    "DDP": lambda: compared(1, 16, replicated, codegen=True),  # the whole model in one graph, and code for it
 }
 
 
+def play(names: list[str]) -> None:
+    """Plays scenarios on this rank, prints from rank 0 the results of all, as JSON, and ends the process."""
+    dist.init_process_group("gloo")
+    mine = {name: SCENARIOS[name]() for name in names}
+    everyone: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    if dist.get_rank() == 0:
+        print(json.dumps(everyone))  # noqa: T201  # read by the test
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    # A thread of torch that wants Python's lock as Python ends aborts: 2 of 30 runs of plain torch.compile (2.13).
+    os._exit(0)
+
+
 if __name__ == "__main__":
-    print_what_every_rank_saw(SCENARIOS | UNCOMPILED)
+    play(["DDP"] if "DDP" in sys.argv else [name for name in SCENARIOS if name != "DDP"])
