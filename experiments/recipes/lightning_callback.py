@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import lightning
@@ -20,7 +21,8 @@ class CompiledWithin(lightning.Callback):
     """
 
     def __init__(self, network: str, **how: Any) -> None:
-        self.network, self.how, self.seen = network, how, remat.last_report().graphs
+        self.network, self.how = network, how
+        self.before, self.seen = remat.last_report().graphs, ()
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -28,12 +30,13 @@ class CompiledWithin(lightning.Callback):
 
     def on_train_batch_end(self, trainer: lightning.Trainer, *rest: Any) -> None:
         report = remat.last_report()
-        if report.graphs != self.seen:
-            rank_zero_info(f"remat:\n{report}")
-            saved = int(report.as_frame()["saved_bytes"].sum())
+        graphs = tuple(graph for graph in report.graphs if graph not in self.before)
+        if graphs != self.seen:
+            self.seen = graphs
+            rank_zero_info(f"remat:\n{replace(report, graphs=graphs)}")
             for logger in trainer.loggers:
+                saved = sum(graph.row["saved_bytes"] for graph in graphs)
                 logger.log_metrics({"remat/saved_bytes": saved}, trainer.global_step)
-        self.seen = report.graphs
 
 
 class Uncompiled(Regression):

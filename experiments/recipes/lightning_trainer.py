@@ -51,7 +51,6 @@ def trained(module: Regression, callbacks: Sequence[lightning.Callback] = ()) ->
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        enable_model_summary=False,
     )
     trainer.fit(module, DataLoader(batches(8), batch_size=None))
     return module.losses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -19,7 +20,7 @@ class CompiledWithin(TrainerCallback):
     """
 
     def __init__(self, **how: Any) -> None:
-        self.how, self.seen = how, remat.last_report().graphs
+        self.how, self.before, self.seen = how, remat.last_report().graphs, ()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **rest: Any
@@ -28,9 +29,10 @@ class CompiledWithin(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         report = remat.last_report()
-        if report.graphs != self.seen and state.is_world_process_zero:
-            print(f"step {state.global_step}, remat:\n{report}")
-        self.seen = report.graphs
+        graphs = tuple(graph for graph in report.graphs if graph not in self.before)
+        if graphs != self.seen and state.is_world_process_zero:
+            print(f"step {state.global_step}, remat:\n{replace(report, graphs=graphs)}")
+        self.seen = graphs
 
 
 def train(**how: Any) -> list[float]:
