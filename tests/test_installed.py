@@ -41,7 +41,8 @@ def test_the_wheel_has_the_corpus(built: Path) -> None:
 def test_the_sdist_has_all_that_its_tests_read(built: Path) -> None:
     clone = built / "clone"
     (sdist,) = built.glob("remat-*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     for pattern in ("tests/*.py", "experiments/*/*.json*", "experiments/*/*.ipynb", "docs/*.md", ".github/*/*.yml"):
         committed = {path.relative_to(clone).as_posix() for path in clone.glob(pattern)}
         assert committed, pattern
