@@ -1,7 +1,7 @@
 """Puts a built site beside those of other versions: `python docs/publish.py build/site FOLDER 0.2.0`.
 
 Each version has a folder of its name. Their list, `versions.json`, is what the sidebar of every version offers, and the
-first page of all leads to the newest version that is not a trial one.
+first page of all leads to the newest one that is no pre-release.
 """
 
 from __future__ import annotations

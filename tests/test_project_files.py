@@ -85,7 +85,7 @@ def test_each_version_of_the_site_lists_all_of_them(tmp_path: Path) -> None:
     assert "url=0.3.0rc1/index.html" in (folder / "index.html").read_text(), "there is no other"
     listed = ["0.10.0rc1", "0.9.0", "0.3.0rc1", "0.2.1"]
     assert published(folder, site, "0.9.0", "0.10.0rc1", "0.2.1") == listed, "as numbers, the newest first"
-    assert "url=0.9.0/index.html" in (folder / "index.html").read_text(), "the newest that is not a trial"
+    assert "url=0.9.0/index.html" in (folder / "index.html").read_text(), "the newest that is no pre-release"
     assert [(folder / name / "page.html").read_text() for name in listed] == listed
 
 
