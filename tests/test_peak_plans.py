@@ -12,6 +12,7 @@ import pytest
 import torch
 from depth import drawn
 from hypothesis import given
+from hypothesis import strategies as st
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
@@ -23,6 +24,7 @@ from remat.improve import peak_search
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import fit_peak
 from remat.improve.time_prices import TimeIndexedPrices
+from remat.predict.buffers import StepMemory
 from remat.predict.memory import Simulator, lower_bound, simulate
 from remat.testing import graphs
 
@@ -97,6 +99,26 @@ def test_moments_are_in_order_and_hold_the_peak_whatever_is_saved(graph: Graph) 
         assert (n <= moments.first_read).all()
         assert (moments.first_read <= moments.last_read).all()
         assert (moments.last_read <= 2 * n).all()
+
+
+@drawn(50)
+@given(graphs(facts=False), st.randoms(use_true_random=False))
+def test_any_set_of_saved_values_is_completed_to_a_legal_plan(graph: Graph, dice: random.Random) -> None:
+    problem = RecomputeTime("flops").pose(graph)
+    saved = np.array([dice.random() < 0.5 for _ in range(len(problem))], np.bool_)
+    choice = PeakPlans(graph, problem, find_solver("lagrangian")).legal(saved)
+    check_plan(problem, choice.plan(problem))
+    assert not (choice.saved & ~saved & ~problem.cannot_recompute.mask).any()
+
+
+def test_moments_of_a_compiled_step_hold_its_peak_and_nothing_is_allocated_between_kernels() -> None:
+    graph = remat.Corpus.open().graph("small-bert")
+    step = StepMemory(graph).timeline(graph.in_forward)
+    clock = TimeIndexedPrices(Simulator(graph), RecomputeTime("flops").pose(graph))
+    alive = clock.moments(graph.in_forward, step).alive_bytes
+    assert alive.max() == step.peak_bytes
+    assert alive[: len(graph)].max() == step.forward_peak_bytes
+    assert set(alive.tolist()) <= {0, *step.during_bytes.tolist()}
 
 
 def test_memory_is_dear_while_most_is_alive() -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from depth import deep
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
@@ -42,6 +43,17 @@ def test_no_one_liner_within_the_limit_is_faster_and_none_is_called_unreachable(
         assert solution.step is not None
         fitting = [ns for *sizes, ns in points if sizes[of == "peak"] <= limit]
         assert solution.step.ns <= min(fitting) * 1.001
+
+
+@deep
+def test_at_the_peak_of_checkpointed_layers_a_step_has_a_quarter_less_overhead() -> None:
+    graph = Corpus.open().graph("hf-llama3-8b-32k")
+    points = rivals(graph)
+    _, limit, checkpointed = points["every layer checkpointed, saving attention"]
+    solution = remat.choose(graph, MemoryBudget(f"{limit} B", of="peak", estimator=H100))
+    assert solution.step is not None
+    default = points["PyTorch's default"][2]
+    assert solution.step.ns - default < 0.75 * (checkpointed - default)
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])

@@ -32,8 +32,9 @@ from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
-from remat.improve.time_prices import TimeIndexedPrices
-from remat.predict.memory import Simulator
+from remat.improve.time_prices import Liveness, TimeIndexedPrices
+from remat.predict.memory import Simulator, Timeline
+from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
@@ -92,6 +93,7 @@ class PeakPlans:
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
         self._clock = TimeIndexedPrices(self._simulator, problem)
+        self._not_recomputable = forced_values(problem).not_recomputable
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`; None if there is none."""
@@ -112,10 +114,8 @@ class PeakPlans:
 
         The cut saves the fewest bytes, but to recompute even what costs nothing can take more memory than to save it.
         """
-        candidates = [self._simulated(self._hull.cheapest.choice)]
-        saveable = self.graph.in_forward[self.graph.plannable] & ~self.problem.cannot_save.mask
-        if (plan := self._legal(saveable | self.problem.cannot_recompute.mask)) is not None:
-            candidates.append(plan)
+        everything = self.legal(self.graph.in_forward[self.graph.plannable])
+        candidates = map(self._simulated, (self._hull.cheapest.choice, everything))
         return min(candidates, key=lambda plan: (plan.cost, plan.peak_bytes))
 
     @property
@@ -127,14 +127,6 @@ class PeakPlans:
     def smallest(self) -> PeakPlan:
         """Returns the plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         return self.front[0]
-
-    @cached_property
-    def quick(self) -> tuple[PeakPlan, ...]:
-        """Returns the Pareto front of hull vertices and of minimum cuts at prices of memory by the time."""
-        with suppress(OutOfTime):
-            vertices = _front(self._vertices())
-            return tuple(_front(vertices, self._at_prices(vertices)))
-        return self._front_so_far()
 
     @cached_property
     def from_saved_budgets(self) -> tuple[PeakPlan, ...]:
@@ -205,8 +197,7 @@ class PeakPlans:
         while True:
             timeline = self._simulator.timeline(self.graph.for_all_values(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
-            changed = [self._legal(plan.choice.saved ^ (position == v)) for v in moves[:_MOVES]]
-            tried = [other for other in changed if other is not None]
+            tried = [self._simulated(self.legal(plan.choice.saved ^ (position == v))) for v in moves[:_MOVES]]
             new_plans += tried
             better = min(tried, key=_by_peak, default=plan)
             if better.peak_bytes >= plan.peak_bytes:
@@ -221,18 +212,16 @@ class PeakPlans:
         plan = plans[-1]
         for byte in np.geomspace(min(slopes) / _WIDER, max(slopes) * _WIDER, _PRICES).tolist():
             for focus in _FOCUS:
-                go_on()
                 moments = self._clock.moments(self.graph.for_all_values(plan.choice.saved))
-                cut = self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus))
-                yield (plan := self._simulated(cut.choice))
+                yield (plan := self._simulated(self.cut_at_prices(moments, byte, focus)))
 
     def _joined(self, left: PeakPlan, right: PeakPlan) -> list[PeakPlan]:
         go_on()
         saved = left.choice.saved, right.choice.saved
         differences, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
         places = np.unique(differences[evenly_spaced(0, len(differences) - 1, _PIECES + 1)[1:-1]]).tolist()
-        joined = [self._legal(np.where(position < at, *pair)) for at in places for pair in (saved, saved[::-1])]
-        return [plan for plan in joined if plan is not None]
+        pairs = [(at, pair) for at in places for pair in (saved, saved[::-1])]
+        return [self._simulated(self.legal(np.where(position < at, *pair))) for at, pair in pairs]
 
     def _filled(self, left: PeakPlan, right: PeakPlan) -> list[PeakPlan]:
         return self._saving_more(left, right.peak_bytes - 1, _SAVES)
@@ -250,8 +239,8 @@ class PeakPlans:
                 break
             wanted = plan.choice.saved.copy()
             wanted[values] |= plan.choice.recomputed[values]
-            other = self._legal(wanted)
-            if other is not None and other.peak_bytes <= limit_bytes and other.cost < plan.cost:
+            other = self._simulated(self.legal(wanted))
+            if other.peak_bytes <= limit_bytes and other.cost < plan.cost:
                 new_plans.append(plan := other)
                 at, count = at + count, 2 * count
             elif count > 1:
@@ -260,9 +249,12 @@ class PeakPlans:
                 at += 1
         return new_plans
 
-    def _legal(self, saved: BoolArray) -> PeakPlan | None:
-        choice = Choice.from_saved(self.problem, saved)
-        return self._simulated(choice) if choice.keeps_bans(self.problem) else None
+    def legal(self, saved: BoolArray) -> Choice:
+        """Returns the choice that saves these values, (k,) of the problem, as far as bans allow.
+
+        What is needed and must not be recomputed is saved, too: inputs, random numbers, what a user marked MUST_SAVE.
+        """
+        return Choice.from_saved(self.problem, saved & ~self.problem.cannot_save.mask | self._not_recomputable)
 
     def saving_more(self, choice: Choice, factor: float) -> Choice | None:
         """Saves what is costly to recompute as long as the simulated peak rises by no more than a factor.
@@ -272,6 +264,15 @@ class PeakPlans:
         plan = self._simulated(choice)
         more = self._saving_more(plan, int(plan.peak_bytes * factor), _MOVES)
         return more[-1].choice if more else None
+
+    def moments(self, choice: Choice, step: Timeline) -> Liveness:
+        """Computes the live ranges under a choice, and the bytes alive in its compiled step."""
+        return self._clock.moments(self.graph.for_all_values(choice.saved), step)
+
+    def cut_at_prices(self, moments: Liveness, byte: float, focus: float) -> Choice:
+        """Returns the minimum cut at prices of memory by the time (`TimeIndexedPrices.priced`)."""
+        go_on()
+        return self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus)).choice
 
     def within_saved_bytes(self, budget_bytes: int) -> Choice | None:
         """Returns the solver's choice for a budget of saved bytes; None if it finds none within its time limit.

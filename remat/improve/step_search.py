@@ -6,8 +6,8 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
 - Budgets of saved bytes. Mostly the peak occurs where all that is saved is alive, and falls by what is saved less. So
   the plan that saves less by as many bytes as the last one exceeds the limit is nearly there. Once one plan is above
   the limit and one within it, the next budget lies between theirs.
-- Minimum cuts at prices of memory by the time at which it is taken (`PeakPlans.quick`), where recomputed values make
-  the peak.
+- Minimum cuts at prices of memory by the time at which it is taken (`remat.improve.time_prices`), where recomputed
+  values make the peak.
 - What a user of PyTorch gets in one line (`remat.improve.one_liners`): no such plan is better, and no limit that one of
   them keeps is called unreachable.
 - The best plan within the limit, saving more of what is dear to recompute, as far as simulation says that it fits.
@@ -19,7 +19,6 @@ where memory is plenty; where it is scarce, prices without it lead to better pla
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -40,10 +39,13 @@ _BUDGETS = 8
 _APART = 0.2
 # Differences up to this part do not matter: what a limit leaves unused, or the difference of two peaks.
 _NEAR = 0.01
+# A byte that is alive all the time is priced at these multiples of what it costs on average to recompute a byte; then
+# at these multiples of the best one.
+_FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
+# How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
+_FOCUS = 3
 # So often more is saved of what the best plan recomputes.
 _ROUNDS = 3
-# A one-liner whose simulated peak exceeds the limit by more than this factor is not predicted.
-_FAR = 1.3
 # The best plan is mixed with so many better ones, and the way between the two is halved so often.
 _MIXED, _HALVINGS = 2, 5
 
@@ -64,7 +66,8 @@ class StepPlans:
         peak: Callable[[BoolArray], int] | None = None,
     ) -> None:
         self._plans, self._graph, self._problem = plans, plans.graph, plans.problem
-        self._peak = peak or (StepMemory(plans.graph) if predictor is None else predictor).peak
+        self._step = StepMemory(plans.graph) if predictor is None else predictor
+        self._peak = peak or self._step.peak
         self._ranking = (
             ByCost(plans.graph, plans.problem) if predictor is None else ByStepTime(plans.problem, predictor)
         )
@@ -83,11 +86,10 @@ class StepPlans:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         _ = self.cheapest
         with suppress(OutOfTime):
-            least = self._plan(self._plans.lowest.choice).peak_bytes
-            for choice in self._one_liners_near(least):
-                least = min(least, self._plan(choice).peak_bytes)
-            self._search(least)
-        smallest = self._best(min(plan.peak_bytes for plan in self._predicted.values()))
+            for choice in self._one_liners_near(self._plan(self._plans.lowest.choice).peak_bytes):
+                self._plan(choice)
+            self._search(min(map(_peak, self._predicted.values())), rounds=1)
+        smallest = self._best(min(map(_peak, self._predicted.values())))
         assert smallest is not None  # the plan with that peak
         return smallest
 
@@ -120,19 +122,19 @@ class StepPlans:
         within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)
         return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
 
-    def _search(self, limit_bytes: int) -> None:
-        for plans in self._at_prices:
-            if not self._approach(plans, limit_bytes):
-                # The whole front costs seconds more; a ranking by time has other sources of plans instead.
-                self._try_cuts(plans.front if len(self._at_prices) == 1 else plans.quick, limit_bytes)
-            elif len(self._at_prices) == 1:
-                return  # the plan is cheap at the very prices that rank it
+    def _search(self, limit_bytes: int, rounds: int = 2) -> None:
+        missed = [plans for plans in self._at_prices if not self._approach(plans, limit_bytes)]
+        if not missed and len(self._at_prices) == 1:
+            return  # the plan is cheap at the very prices that rank it
         for choice in self._one_liners_near(limit_bytes):
             best = self._best(limit_bytes)
             if best is None or not self._ranking.is_surely_worse(choice, best.choice):
                 self._plan(choice)
-        if (best := self._best(limit_bytes)) is not None:
-            self._mix_with_better(self._saving_more(best, limit_bytes), limit_bytes)
+        for _ in range(rounds if missed else 1):
+            for plans in missed:
+                self._cut_at_prices(plans, limit_bytes)
+            if (best := self._best(limit_bytes)) is not None:
+                self._mix_with_better(self._saving_more(best, limit_bytes), limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> bool:
         """Tries budgets of saved bytes, and returns whether one leads to a plan that leaves little of the limit unused.
@@ -151,7 +153,7 @@ class StepPlans:
                 return False
             plan = self._plan(choice)
             if plan.peak_bytes > limit_bytes:
-                if budget == plans.least_saved_bytes:
+                if budget == plans.least_saved_bytes or self._is_beaten(plan):
                     return False
                 most, above = budget, plan
             elif plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
@@ -165,22 +167,38 @@ class StepPlans:
                 budget = least + int((most - least) * min(max(part, _APART), 1 - _APART))
         return False
 
-    def _try_cuts(self, front: Sequence[PeakPlan], limit_bytes: int) -> None:
-        """Bisects a simulated front for the limit: compiled peaks mostly rise along it, but not always."""
-        first, last = 0, len(front)
-        at = bisect_right(front, limit_bytes, key=lambda plan: plan.peak_bytes) - 1
-        while first < last:
-            at = min(max(at, first), last - 1)
-            first, last = (at + 1, last) if self._plan(front[at].choice).peak_bytes <= limit_bytes else (first, at)
-            at = (first + last) // 2
+    def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
+        """Prices memory at each moment by what is alive then in the best step so far, and tries the minimum cuts.
+
+        Dearer memory lowers the peak, until so much is recomputed at once that the peak rises again. So prices are
+        sought in large steps first, and then in smaller ones near the price with the lowest peak, or near the cheapest
+        memory that keeps the limit.
+        """
+        start = self._best(limit_bytes) or min(self._predicted.values(), key=_peak)
+        moments = plans.moments(start.choice, self._step.timeline(self._graph.for_all_values(start.choice.saved)))
+        problem = plans.problem
+        average = int(problem.recompute_cost.sum()) / max(int(problem.save_bytes.sum()), 1)
+
+        def peak_at(factor: float) -> int:
+            return self._plan(plans.cut_at_prices(moments, average * factor, _FOCUS)).peak_bytes
+
+        peaks = {factor: peak_at(factor) for factor in _FACTORS}
+        near = min(peaks, key=lambda factor: (max(peaks[factor], limit_bytes), factor))
+        for step in _STEPS if peaks[near] > limit_bytes else _STEPS[:2]:
+            peak_at(near * step)
+
+    def _is_beaten(self, plan: PeakPlan) -> bool:
+        rank = self._ranking.of(plan.choice)
+        return any(
+            other.peak_bytes < (1 - _NEAR) * plan.peak_bytes and self._ranking.of(other.choice) <= rank
+            for other in self._predicted.values()
+        )
 
     def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
-        pairs = zip(self._ranking.one_liners, self._simulated_peaks, strict=True)
-        return (choice for choice, peak_bytes in pairs if peak_bytes <= _FAR * limit_bytes)
-
-    @cached_property
-    def _simulated_peaks(self) -> list[int]:
-        return [self._plans.simulated_peak(choice) for choice in self._ranking.one_liners]
+        for choice in self._ranking.one_liners:
+            saved = self._graph.for_all_values(choice.saved) & ~self._graph.input[self._graph.base]
+            if int(self._graph.bytes[saved].sum()) <= limit_bytes:
+                yield choice
 
     def _saving_more(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
         for _ in range(_ROUNDS):
@@ -192,10 +210,14 @@ class StepPlans:
         return best
 
     def _mix_with_better(self, best: PeakPlan, limit_bytes: int) -> None:
-        above = [plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes]
-        for plan in sorted(above, key=lambda plan: self._ranking.of(plan.choice))[:_MIXED]:
-            if self._ranking.of(plan.choice) < self._ranking.of(best.choice):
-                self._mix(best.choice.saved, plan.choice.saved, limit_bytes)
+        rank = self._ranking.of(best.choice)
+
+        def gain(plan: PeakPlan) -> float:
+            return (rank - self._ranking.of(plan.choice)) / (plan.peak_bytes - limit_bytes)
+
+        above = [plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes and gain(plan) > 0]
+        for plan in sorted(above, key=gain, reverse=True)[:_MIXED]:
+            self._mix(best.choice.saved, plan.choice.saved, limit_bytes)
 
     def _mix(self, within: BoolArray, above: BoolArray, limit_bytes: int) -> None:
         """Follows a plan within the limit up to some value and a better one from there on: as far as the limit allows.
@@ -208,8 +230,8 @@ class StepPlans:
             middle = (first + last) // 2
             if middle in (first, last):
                 break
-            mixed = Choice.from_saved(self._problem, np.where(position < differences[middle], within, above))
-            fits = mixed.keeps_bans(self._problem) and self._plan(mixed).peak_bytes <= limit_bytes
+            mixed = self._plans.legal(np.where(position < differences[middle], within, above))
+            fits = self._plan(mixed).peak_bytes <= limit_bytes
             first, last = (first, middle) if fits else (middle, last)
 
     def _plan(self, choice: Choice) -> PeakPlan:
@@ -219,3 +241,7 @@ class StepPlans:
             peak_bytes = self._peak(self._graph.for_all_values(choice.saved))
             self._predicted[choice.key] = self._plans.record(choice, peak_bytes)
         return self._predicted[choice.key]
+
+
+def _peak(plan: PeakPlan) -> int:
+    return plan.peak_bytes

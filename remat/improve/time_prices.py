@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from remat.facts.columns import BoolArray, IntArray
-from remat.predict.memory import Simulator
+from remat.predict.memory import Simulator, Timeline
 from remat.predict.memory.order import Order
 from remat.problem.problem import Problem
 
@@ -56,18 +56,39 @@ class TimeIndexedPrices:
         self._recomputed_bytes = np.where(in_memory, graph.storage_bytes, 0)[graph.plannable]
         self._first_reads_if_nothing_saved = self._first_reads(Order.of(facts, np.zeros(n, np.bool_)))
 
-    def moments(self, saved: BoolArray) -> Liveness:
-        """Computes the live ranges under the plan that saves these values, (n,) of all in the graph."""
+    def moments(self, saved: BoolArray, step: Timeline | None = None) -> Liveness:
+        """Computes the live ranges under the plan that saves these values, (n,) of all in the graph.
+
+        Args:
+            step: the timeline of the compiled step under this plan; then the bytes alive are those of this timeline.
+                None takes the simulation value by value, which counts also what kernels keep in registers.
+        """
         facts, base = self._simulator.facts, self._simulator.graph.base
         order, alive = self._simulator.alive(saved)
         first_read = np.where(
             order.asked_at <= len(facts), self._first_reads(order), self._first_reads_if_nothing_saved
         )
-        most_alive = np.zeros(2 * len(facts) + 1, np.int64)
-        np.maximum.at(most_alive, np.concatenate([order.forward, first_read[order.backward]]), alive)
+        if step is None:
+            most_alive = np.zeros(2 * len(facts) + 1, np.int64)
+            np.maximum.at(most_alive, np.concatenate([order.forward, first_read[order.backward]]), alive)
+        else:
+            most_alive = self._alive_in(step)
         last_read, reads = first_read.copy(), order.backward_at[facts.readers] >= 0
         np.maximum.at(last_read, base[facts.producers[reads]], first_read[facts.readers[reads]])
         return Liveness(most_alive, first_read, np.maximum(first_read, last_read[base]))
+
+    def _alive_in(self, step: Timeline) -> IntArray:
+        graph, n = self._simulator.graph, len(self._simulator.graph)
+        values = np.array([graph.index[name] for name in step.names], np.int64)
+        # A kernel that recomputes runs for the next kernel that computes a gradient.
+        is_gradient = step.backward & graph.in_tangents[values]
+        moments = np.where(is_gradient, n + values, np.where(step.backward, 2 * n, values))
+        following = np.where(~step.backward | is_gradient, np.arange(len(values)), len(values))
+        following = np.minimum.accumulate(following[::-1])[::-1]
+        alive = np.zeros(2 * n + 1, np.int64)
+        np.maximum.at(alive, np.append(moments, 2 * n)[following], step.during_bytes)
+        # Between two kernels nothing is allocated.
+        return alive[np.maximum.accumulate(np.where(alive > 0, np.arange(2 * n + 1), 0))]
 
     def _first_reads(self, order: Order) -> IntArray:
         facts, n = self._simulator.facts, len(self._simulator.graph)
