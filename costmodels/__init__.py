@@ -1,4 +1,4 @@
-"""Holds the cost models of `remat`: each turns a graph into a problem."""
+"""Contains the cost models of `remat`; each converts a graph to a problem."""
 
 from costmodels.byte_traffic import ByteTraffic
 from costmodels.fusion_pairs import FusionPairs

@@ -1,7 +1,7 @@
 """Predicts the kernels of the backward pass, as far as they do not depend on what is saved.
 
-TorchInductor decides which values can be fused (`remat.predict.memory.registers`). It knows more than the lists of
-torch's partitioner in `Graph.fusible`: it inlines index arithmetic, and computes `addmm` by one call.
+TorchInductor's rules decide which values can be fused (`remat.predict.memory.registers`). They include cases that
+torch's partitioner (`Graph.fusible`) lacks: index arithmetic is inlined, and `addmm` is one call.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from remat.predict.memory.registers import fusion
 
 @dataclass(frozen=True, eq=False)
 class BackwardKernels:
-    """Says which kernels of the backward pass read each value of a graph of n values, and what they write.
+    """Holds which kernels of the backward pass read each value of a graph of n values, and what they write.
 
-    The kernels are those that `remat.predict.kernels` predicts for the plan that saves all that the backward pass
-    needs. A recomputed value joins one of these kernels, or gets a kernel of its own. A value has a kernel of its own,
-    which writes it, if a library call of the backward pass reads or computes it, or if it is returned as a gradient.
+    The kernels are those that `remat.predict.kernels` predicts for the plan that saves all values that the backward
+    pass needs. A recomputed value joins one of these kernels, or has a separate kernel, which writes it: that is so if
+    a library call of the backward pass reads or computes it, or if it is returned as a gradient.
     """
 
     graph: Graph
-    not_recomputable: BoolArray  # (n,) views are always taken again
-    kernels: list[int]  # the kernels that compute a value of the tangents' closure, as bits; 0 for other values
-    own_kernel: BoolArray  # (n,) values that may be recomputed, but only by a kernel of their own
+    not_recomputable: BoolArray  # (n,) views are always recomputed
+    kernels: list[int]  # bit mask of the kernels that compute a value of the tangents' closure; 0 for other values
+    own_kernel: BoolArray  # (n,) values that may be recomputed, but only by a separate kernel
     written: BoolArray  # (n,) values that the forward pass writes to memory, whatever is saved
 
     @classmethod
@@ -44,10 +44,10 @@ class BackwardKernels:
         )
 
     def reads(self) -> IntArray:
-        """Counts, for each of n values, the kernels of the tangents' closure that need it.
+        """Returns, for each of n values, the number of kernels of the tangents' closure that need it.
 
-        A kernel needs a value if it reads it, or computes something from it on the way. A value of the closure itself
-        counts 0, since it cannot be saved.
+        A kernel needs a value if it reads the value or computes something from it on the way. A value of the closure
+        itself counts 0, because it cannot be saved.
         """
         graph = self.graph
         tangents = graph.in_tangents.tolist()
@@ -67,7 +67,7 @@ def _kernels(graph: Graph) -> list[int]:
     for k, kernel in enumerate(kernel for kernel in Fuser(graph).kernels(all_saved) if kernel.backward):
         for v in kernel.values:
             bits[v] |= 1 << k
-    # A view, or a product that became part of a sum, is in no kernel of its own: it belongs to its readers' kernels.
+    # A view, or a product that became part of a sum, has no kernel: it belongs to its readers' kernels.
     order = np.argsort(graph.producers, kind="stable")[::-1]
     inlined = [not kernels for kernels in bits]
     for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
@@ -75,11 +75,13 @@ def _kernels(graph: Graph) -> list[int]:
             bits[u] |= bits[v]
     first_free = max((kernels.bit_length() for kernels in bits), default=0)
     return [
-        (kernels or 1 << first_free + v) if inside else 0  # a value in no kernel gets a bit of its own
+        (kernels or 1 << first_free + v) if inside else 0  # a value without a kernel gets a separate bit
         for v, (kernels, inside) in enumerate(zip(bits, graph.in_tangents.tolist(), strict=True))
     ]
 
 
+# Values with a separate kernel; a use through a view is a use of the value. Library calls that are not recomputed stay
+# in the forward pass, so the backward pass does not read their operands.
 def _own_kernel(
     graph: Graph,
     not_recomputable: BoolArray,
@@ -88,10 +90,6 @@ def _own_kernel(
     consumers: IntArray,
     fused: BoolArray,
 ) -> BoolArray:
-    """Finds the values with a kernel of their own; a use through a view is a use of the value.
-
-    Library calls that are not recomputed stay in the forward pass, so their operands are not read in the backward pass.
-    """
     view, call, fixed = graph.view.tolist(), (~fusible).tolist(), not_recomputable.tolist()
     alone = (graph.gradient | ~fusible).tolist()
     columns = producers[::-1].tolist(), consumers[::-1].tolist(), fused[::-1].tolist()
@@ -101,8 +99,8 @@ def _own_kernel(
     return np.array(alone, np.bool_) & ~graph.view & ~not_recomputable & ~graph.in_tangents
 
 
+# Values that the forward pass writes, by whole storages: a view is written if and only if its base is.
 def _written(graph: Graph, called_on: IntArray) -> BoolArray:
-    """Finds what the forward pass writes, by whole storages: a view is written if and only if its base is."""
     written = graph.input | graph.output
     written[called_on] = True
     by_base = np.zeros(len(graph), np.bool_)

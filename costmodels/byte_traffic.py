@@ -18,30 +18,29 @@ Prices = Literal["paper", "pytorch"]
 
 @dataclass(frozen=True)
 class ByteTraffic(CostModel):
-    """Prices saving a value v by the bytes that move through memory; recomputing is free where it is allowed.
+    """Prices a saved value v by the bytes that move through memory; recomputing is free where it is allowed.
 
-    A value that is in memory anyway (`Graph.materialized`: an input, an output, or a value with a
-    use that cannot be fused) is only read by the backward pass: B(v). Any other value must be written, too:
-    2 B(v) (paper, section 3.3 and Algorithm 2). B(v) is the number of bytes that reading v moves, so that an
-    expanded view costs what its base costs.
+    The backward pass only reads a value that is in memory anyway (`Graph.materialized`: an input, an output, or a value
+    with a use that cannot be fused): B(v). Any other value must also be written: 2 B(v) (paper, section 3.3 and
+    Algorithm 2). B(v) is the number of bytes that reading v moves, so an expanded view costs what its base costs.
 
     The optimum of this model is one minimum cut. With the paper's prices it differs from PyTorch's partitioner in two
     ways: no price depends on the distance from the backward pass (ties are broken exactly instead), and a view costs
-    what reading it moves. With either prices, a forward output may be recomputed, and "aggressive" bans no small
+    what reading it moves. With both kinds of prices, a forward output may be recomputed, and "aggressive" bans no small
     reductions.
 
-    The paper's prices know no kernels. Of the plans that move equally many bytes, some save a result that a library
-    call left in memory in another layout, or one far from its reader, and then Inductor makes more kernels.
-    PyTorch's prices, the default of `remat.compile`, avoid nearly all of this: they prefer values near the backward
-    pass, and the owner of a storage to its views. But their sum is no number of bytes.
+    The paper's prices ignore kernels. Of the plans that move equally many bytes, some save a result that a library call
+    left in memory in another layout, or one far from its reader, and then Inductor generates more kernels. PyTorch's
+    prices, the default of `remat.compile`, avoid nearly all of this: they prefer values near the backward pass, and the
+    owner of a storage to its views. But their sum is no number of bytes.
 
     Attributes:
         mode: "conservative" recomputes only what fuses into the kernels of the backward pass, so that a step never gets
             slower; "aggressive" recomputes everything but compute-bound and random operators, to save memory (post).
         rules: switches single rules on or off, e.g. {"used_far_apart": False}; see `RULES`.
         free_parameters: whether reading a parameter costs nothing, as in PyTorch's partitioner.
-        prices: "paper", as above; or "pytorch": those of PyTorch's partitioner, in which parameters are free
-            and a byte costs more the farther its value is from the backward pass (`costmodels.pytorch_prices`).
+        prices: "paper", as above; or "pytorch": those of PyTorch's partitioner, in which parameters are free and a byte
+            costs more the farther its value is from the backward pass (`costmodels.pytorch_prices`).
     """
 
     name: ClassVar[str] = "byte-traffic"
@@ -65,12 +64,11 @@ class ByteTraffic(CostModel):
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # of the prices
-        """Says "bytes"; or "weighted bytes": then a byte costs more, the farther it is from the backward pass."""
+        """Returns "bytes"; with PyTorch's prices "weighted bytes": a byte farther from the backward pass costs more."""
         return "bytes" if self.prices == "paper" else "weighted bytes"
 
     @property
     def active_rules(self) -> tuple[Rule, ...]:
-        """Lists the rules that this instance applies, in order."""
         return tuple(rule for rule in RULES.values() if self.rules.get(rule.name, self.mode in rule.modes))
 
     def terms(self, graph: Graph) -> Terms:
@@ -83,7 +81,7 @@ class ByteTraffic(CostModel):
         nothing = Terms.nothing(graph)
         bans = nothing.cannot_recompute
         for rule in self.active_rules:
-            # Other rules save time; this one keeps results right: the two passes would draw different numbers.
+            # Other rules save time; this one is about correctness: the two passes would draw different numbers.
             scope = operators if rule.name == "random" else in_forward
             bans = bans.also(rule.bans(graph, bans.mask) & scope, rule.reason)
         return Terms(price, nothing.recompute_cost, nothing.cannot_save, bans)

@@ -1,4 +1,4 @@
-"""Minimizes recompute time within a budget of memory."""
+"""Minimizes recompute time within a memory budget."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ class MemoryBudget(CostModel):
     """Saves values up to a budget, and recomputes the rest in as little time as possible.
 
     The budget limits one of three amounts (see `of`): the memory of the saved activations, where each storage counts
-    once, and inputs and parameters count nothing, since they are alive anyway; or the peak of all memory except inputs
-    and parameters, over both passes (`remat.predict.memory`); or the peak of everything that training holds, with
+    once, and inputs and parameters, which are alive anyway, do not count; or the peak of all memory except inputs and
+    parameters, over both passes (`remat.predict.memory`); or the peak of everything that training holds, with
     parameters, buffers, inputs, gradients and the optimizer's state (`remat.pytorch.run.on_device`).
 
     A fraction f of saved activations means different things elsewhere:
 
     - here: f times what PyTorch's default plan saves (`remat.improve.byte_budgets`), rounded down;
-    - PyTorch's `activation_memory_budget`: 1 is the same default plan, but 0 is a plan that saves the inputs
-      alone. A plan may save less or more than f asks for, and saved parameters count, too;
+    - PyTorch's `activation_memory_budget`: 1 is the same default plan, but 0 is a plan that saves only the inputs. A
+      plan may save less or more than f, and saved parameters count, too;
     - the paper and the post have no budget. They compare with what autograd saves, mostly more than PyTorch's default.
 
-    An offloaded value waits in the memory of the host, and does not count. `pose` and `remat.compile` price its copies
-    as if no kernel ran meanwhile: `remat.compile` runs copies in the stream of the kernels. `remat.choose` simulates
-    copies beside kernels, and counts only the time that kernels do not hide (`remat.predict.offloading`).
+    An offloaded value waits in host memory, and does not count. `pose` and `remat.compile` price its copies as if no
+    kernel ran meanwhile: `remat.compile` runs copies in the stream of the kernels. `remat.choose` simulates concurrent
+    copies, and counts only the time that kernels do not hide (`remat.predict.offloading`).
 
     Attributes:
-        budget: a size ("8GB", "512MiB"), a whole number of bytes from 1024 on, or a fraction from 0.0 to
-            1.0, also as "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Some values must be saved,
-            such as the seed of a dropout: a fraction means at least their bytes, so that 0.0 is the least possible, but
-            a size below them is an error. For a peak, a fraction is a share of the fastest plan's peak, but is
-            raised to the smallest peak that the search reaches. For a device, a fraction is an error.
-        of: "saved" activations, "peak", or all memory of a "device". A peak takes a search: use `remat.choose` or
+        budget: a size ("8GB", "512MiB"), a whole number of bytes from 1024 on, or a fraction from 0.0 to 1.0, also as
+            "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Some values must be saved, such as the
+            seed of a dropout: a fraction means at least their bytes, so 0.0 is the least possible, but a smaller size
+            is an error. For a peak, a fraction is a share of the fastest plan's peak, but at least the smallest peak
+            that the search reaches. For a device, a fraction is an error.
+        of: "saved" activations, "peak", or all memory of a "device". A peak requires a search: use `remat.choose` or
             `remat.compile`. For a device, use `remat.compile` or `remat.forecast`, which know the memory outside a
             graph.
-        estimator: a registered name or an instance; it says how long recomputing a value takes.
+        estimator: the estimator of recompute times, a registered name or an instance.
         optimizer: the optimizer whose memory counts on a device: the name of one of torch.optim, also with options
-            ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". The default is AdamW, since few
+            ("sgd:momentum=0.9"), a callable such as `torch.optim.SGD`, or "none". The default is AdamW, because few
             optimizers need more memory.
-        offload: True if saved activations may wait on the host; or a device, if the estimator knows none that has a
-            host: a known name such as "h100", a file, or a profile. Recompute times are always the estimator's.
+        offload: True if saved activations may wait on the host; or a device, if the estimator has none with a host: a
+            known name such as "h100", a file, or a profile. Recompute times are always the estimator's.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -66,9 +66,9 @@ class MemoryBudget(CostModel):
     offload: bool | str | Path | DeviceProfile = False
 
     def __post_init__(self) -> None:
-        find_estimator(self.estimator)  # an unknown name is refused where it is typed
-        _ = self.amount  # and so is a budget that cannot be read
-        if not isinstance(self.budget, str):  # integers of numpy overflow silently, and their repr differs
+        find_estimator(self.estimator)  # an unknown name raises here, where the user typed it
+        _ = self.amount  # and so does a budget that cannot be parsed
+        if not isinstance(self.budget, str):  # NumPy's integers overflow silently, and their repr differs
             plain = int(self.budget) if is_whole(self.budget) else float(self.budget)
             object.__setattr__(self, "budget", plain)
         if not isinstance(self.of, str) or self.of not in get_args(Of):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -90,7 +90,7 @@ class MemoryBudget(CostModel):
         return find_estimator(self.estimator).unit
 
     def data(self) -> str:
-        """Returns what the estimator depends on, and the figures of the device that offloads."""
+        """Returns the data of the estimator, and the figures of the device that offloads."""
         figures = find_estimator(self.estimator).data()
         return f"{figures}\n{self.offload_device!r}" if self.offload else figures
 
@@ -111,7 +111,7 @@ class MemoryBudget(CostModel):
         """Returns the device that offloads to its host; None if nothing is offloaded.
 
         Raises:
-            InvalidOption: the device has no host; or the estimator knows no device, or does not count nanoseconds.
+            InvalidOption: the device has no host, or the estimator has no device, or its unit is not nanoseconds.
         """
         if self.offload is False:
             return None
@@ -126,14 +126,14 @@ class MemoryBudget(CostModel):
 
     @property
     def step_device(self) -> object:
-        """Returns the device that the estimator names; that of the graph, if the estimator is left at its default.
+        """Returns the device of the estimator; that of the graph, if the estimator is the default.
 
-        With an estimator that knows no device, such as "flops", plans are ranked by price alone.
+        With an estimator without a device, such as "flops", plans are ranked by price alone.
         """
         return GRAPHS_OWN if self.estimator == DEFAULT_ESTIMATOR else find_estimator(self.estimator).step_device
 
     def on_device(self, device: str) -> MemoryBudget:
-        """Returns the budget with the roofline of a device, if the estimator is left at its default.
+        """Returns the budget with the roofline of a device, if the estimator is the default.
 
         Raises:
             InvalidOption: the estimator names another device.

@@ -1,4 +1,4 @@
-"""Prices memory traffic where every kernel of the backward pass that needs a value reads it once."""
+"""Prices memory traffic, with one read of a value for each kernel of the backward pass that needs it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from remat.plugin import Terms
 class MultiRead(ByteTraffic):
     """Prices saving v by its write, and by one read for each kernel of the backward pass that may need v.
 
-    `ByteTraffic` assumes that a saved value is read once, though several kernels of the backward pass may read it, and
-    bans recomputing what the backward pass would write (Lemma 3.1). This model has, in bytes,
+    `ByteTraffic` assumes that a saved value is read once, although several kernels of the backward pass may read it,
+    and bans recomputing what the backward pass would write (Lemma 3.1). This model has, in bytes,
 
         save_cost[v]      = B(v) * reads(v)  +  B(v) if the forward pass would not write v anyway
-        recompute_cost[v] = B(v) * reads(v)  +  B(v)    if v needs a kernel of its own; else nothing
+        recompute_cost[v] = B(v) * reads(v)  +  B(v)    if v needs a separate kernel; otherwise 0
 
     B(v) is what reading v moves. reads(v) counts the kernels of the tangents' closure that read v, or compute something
-    from v on the way (`costmodels.backward_kernels`); it is 1 where there is none. v needs a kernel of its own
-    if a library call of the backward pass reads it: recomputing v writes it, and all kernels read it from memory.
-    So the ban of Lemma 3.1 became a price.
+    from v on the way (`costmodels.backward_kernels`); it is 1 if there is none. v needs a separate kernel if a library
+    call of the backward pass reads it: recomputing v writes it, and all kernels read it from memory. So the ban of
+    Lemma 3.1 became a price.
 
-    The optimum is still one minimum cut, since a price depends on the graph alone and not on what else is saved. That
-    makes three errors. If another value is saved between v and a kernel, that kernel does not read v, but its
-    read is counted: `reads` is an upper bound. What the own kernel of a recomputed value reads is not counted. And
+    The optimum is still one minimum cut, because a price depends only on the graph and not on what else is saved. That
+    causes three errors. If another value is saved between v and a kernel, that kernel does not read v, but its read is
+    counted: `reads` is an upper bound. The reads of the separate kernel of a recomputed value are not counted. And
     Inductor may split a kernel when too much is recomputed in it.
 
-    Options are those of `ByteTraffic`, but `prices` is not an option here, and the rule "materialized_in_backward" is
-    off unless `rules` switches it on.
+    The options are those of `ByteTraffic` without `prices`, and the rule "materialized_in_backward" is off unless
+    `rules` switches it on.
     """
 
     name: ClassVar[str] = "multi-read"

@@ -1,4 +1,4 @@
-"""Computes the prices of PyTorch's own partitioner, in whole numbers: what saving a value costs by its default."""
+"""Computes the default prices of PyTorch's own partitioner for saving a value, as integers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from remat.facts.columns import LARGEST_TOTAL
 from remat.plugin import IntArray
 
 FARTHEST = 100
-"""The number of steps from the backward pass after which a price stops growing (torch: `get_node_weight`)."""
+"""The distance from the backward pass beyond which a price does not grow (torch: `get_node_weight`)."""
 
 _GROWTH = np.array([1.1 ** max(steps, 1) for steps in range(FARTHEST + 1)])
 
 
 def pytorch_prices(graph: Graph) -> IntArray:
-    """Returns (n,) the price of saving each value, as PyTorch 2.13 computes it.
+    """Returns an array (n,) of the price of saving each value, as PyTorch 2.13 computes it.
 
-    That is `get_node_weight` in `torch/_functorch/partitioners.py`: the value's own bytes, twice if each of its uses
-    can be fused. A price grows by a tenth with each step between the value and the backward pass, and is cut to a whole
-    number. Parameters are free. An element of a tuple can be fused, whatever operator makes the tuple. What Inductor
-    makes of a seed cannot: torch's lists lack it.
+    The source is `get_node_weight` in `torch/_functorch/partitioners.py`: the value's own bytes, twice if each of its
+    uses can be fused. A price grows by a tenth with each step between the value and the backward pass, and is truncated
+    to an integer. Parameters are free. An element of a tuple can be fused, whatever operator computes the tuple.
+    Inductor's operators on seeds cannot, because torch's lists lack them.
 
     Raises:
         InvalidProblem: the prices add up to 2**62 or more.
@@ -38,7 +38,7 @@ def pytorch_prices(graph: Graph) -> IntArray:
 
 
 def steps_to_backward(graph: Graph) -> IntArray:
-    """Counts (n,) the fewest uses from each value to one that the forward pass does not need; at most `FARTHEST`."""
+    """Returns an array (n,): the fewest uses from each value to one outside the region FORWARD; at most `FARTHEST`."""
     steps = np.where(graph.in_forward, FARTHEST, 0)
     for near in range(1, FARTHEST):
         nearer = (steps[graph.consumers] == near - 1) & (steps[graph.producers] > near)

@@ -1,13 +1,12 @@
-"""Holds the rules of the sources about what not to recompute, one named function each.
+"""Defines the sources' rules about what not to recompute, one named function each.
 
-A rule takes a graph and (n,) what earlier rules have banned, and returns (n,) the values that it bans from
-recomputation. The caller drops bans on views, which are free to take again, and on inputs. It also drops bans on what
-only the backward pass needs, as torch does, except for random numbers: in most plans such a value is
-computed once. Where both passes compute it, its price is too low.
+A rule takes a graph and the mask (n,) of earlier bans, and returns the mask (n,) of the values that it bans from
+recomputation. The caller drops bans on views, which are free to recompute, and on inputs. It also drops bans on values
+that only the backward pass needs, as torch does, except for random numbers: in most plans such a value is computed
+once. If both passes compute it, its price is too low.
 
-Sources: "paper" is Yu and He, "Transcending runtime-memory tradeoffs in checkpointing by being
-fusion aware"; "post" is He, "Min-cut optimal(*) recomputation"; "torch" is
-`torch/_functorch/partitioners.py` of PyTorch 2.13.
+Sources: "paper" is Yu and He, "Transcending runtime-memory tradeoffs in checkpointing by being fusion aware"; "post" is
+He, "Min-cut optimal(*) recomputation"; "torch" is `torch/_functorch/partitioners.py` of PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ import numpy as np
 from remat.plugin import BoolArray, Graph, IntArray
 
 REDUCTION_RATIO = 4
-"""An operator is a small reduction if its output is more than this many times smaller than its inputs (paper, 3.4)."""
+"""An operator is a small reduction if its inputs are more than this many times larger than its output (paper, 3.4)."""
 
 LONGEST_CHAIN = 100
-"""The most forward operators that a chain of fusible ones may span (torch's number; paper and post give none)."""
+"""The most forward operators in a chain of fusible ones (torch's number; paper and post have none)."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Bans values from recomputation, for a reason and by a source."""
+    """Represents a rule that bans values from recomputation, with a reason and a source."""
 
     name: str  # the switch in `ByteTraffic(rules={name: bool})`
     reason: str  # completes "cannot be recomputed (...)"
     source: str
-    modes: frozenset[str]  # the modes of `ByteTraffic` that switch it on
+    modes: frozenset[str]  # the modes of `ByteTraffic` in which it is on
     bans: Callable[[Graph, BoolArray], BoolArray]  # (graph, (n,) values banned so far) -> (n,) values not to recompute
 
 
@@ -51,18 +50,16 @@ def _not_fusible(graph: Graph, _banned: BoolArray) -> BoolArray:
     return ~graph.fusible
 
 
+# Recomputing reads much more than saving writes.
 def _small_reduction(graph: Graph, _banned: BoolArray) -> BoolArray:
-    """Bans values that take much more reading to recompute than writing to save."""
     read = np.zeros(len(graph), np.int64)
     np.add.at(read, graph.consumers, graph.bytes[graph.producers])
     return graph.bytes < -(-read // REDUCTION_RATIO)  # bytes * 4 < read, without the overflow
 
 
+# Values with a use outside the forward pass that cannot be fused: recomputing would write them, too. A use through a
+# view is a use of the value.
 def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
-    """Bans values with a use outside the forward pass that cannot be fused: recomputing would write them, too.
-
-    A use through a view is a use of the value.
-    """
     materialized = np.zeros(len(graph), np.bool_)
     outside = ~_forward_uses(graph)
     materialized[graph.producers[outside & ~graph.fusible_uses]] = True
@@ -75,11 +72,9 @@ def _materialized_in_backward(graph: Graph, _banned: BoolArray) -> BoolArray:
     return np.array(written, np.bool_)
 
 
+# Bans the far uses of values that have near and far ones, because a recomputed value fuses with near uses only. A use
+# is far if it is beyond the first use that cannot be fused, down any path from the value.
 def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
-    """Bans the far uses of values that have near and far ones: a recomputed value fuses with near uses only.
-
-    A use is far if it lies beyond the first use that cannot be fused, down any path from the value.
-    """
     banned = np.zeros(len(graph), np.bool_)
     forward = _forward_uses(graph)
     u, v = graph.producers[forward], graph.consumers[forward]
@@ -94,11 +89,9 @@ def _used_far_apart(graph: Graph, _banned: BoolArray) -> BoolArray:
     return banned
 
 
+# (n,) the first value reached through an unfusible use down any path from each value; n if there is none. Producers
+# come before consumers, so one sweep over the uses, from the last producer to the first, is enough.
 def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> IntArray:
-    """Returns (n,) the first value reached through an unfusible use down any path from each value; n if there is none.
-
-    Producers come before consumers. So one sweep over the uses, from the last producer to the first, finds them all.
-    """
     first: list[int] = [n] * n
     order = np.argsort(u, kind="stable")[::-1]
     producers: list[int] = u[order].tolist()
@@ -111,12 +104,10 @@ def _first_unfusible(n: int, u: IntArray, v: IntArray, fusible: BoolArray) -> In
     return np.array(first, np.int64)
 
 
+# Cuts chains of fusible operators which would span the whole model. A chain grows in forward order, up to values that
+# are not recomputed anyway. If it is one operator wide and longer than `LONGEST_CHAIN`, that operator is banned, and a
+# new chain starts.
 def _long_fusible_chain(graph: Graph, earlier: BoolArray) -> BoolArray:
-    """Bans operators that cut chains of fusible ones which would span the whole model.
-
-    A chain grows in forward order, up to values that are not recomputed anyway. Where it is one operator wide
-    and longer than `LONGEST_CHAIN`, that operator is banned, and a new chain starts.
-    """
     in_forward = graph.in_forward
     if int(in_forward.sum()) <= LONGEST_CHAIN:
         return np.zeros(len(graph), np.bool_)

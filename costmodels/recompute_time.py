@@ -1,4 +1,4 @@
-"""Weighs time against memory: saving is free, recomputing takes time."""
+"""Trades time for memory: saving is free, recomputing takes time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from remat.plugin import DEFAULT_ESTIMATOR, BoolArray, CostModel, Estimator, Gra
 
 @dataclass(frozen=True)
 class RecomputeTime(CostModel):
-    """Prices a plan by the time that recomputing takes; saving costs nothing but memory.
+    """Prices a plan by the time of recomputing; saving costs nothing but memory.
 
-    By itself its optimum recomputes only what takes no time, and of all such plans saves the fewest bytes. It is meant
+    Its optimum by itself recomputes only what takes no time, and of all such plans saves the fewest bytes. It is meant
     as one side of a trade-off: with a budget (`MemoryBudget`), or for a frontier.
 
-    Storages hold the memory: the value that owns a storage may be saved, and its views are taken again for free. So
-    every storage counts once, and as a whole.
-
-    A value that only the backward pass needs (`Region.EITHER`) is computed once, in either pass, so recomputing it is
-    free. At a price, the forward pass would compute it early and hold it. One case is priced too low: both passes
-    compute such a value if a saved value depends on it.
+    Memory belongs to storages: the value that owns a storage may be saved, and its views are recomputed for free. So
+    every storage counts once, and as a whole. A value that only the backward pass needs (`Region.EITHER`) is computed
+    once, in either pass, so recomputing it is free. With a price, the forward pass would compute it early and hold it.
+    One case is priced too low: both passes compute such a value if a saved value depends on it.
 
     Attributes:
-        estimator: a registered name or an instance; it says how long recomputing a value takes.
+        estimator: the estimator of recompute times, a registered name or an instance.
     """
 
     name: ClassVar[str] = "recompute-time"
@@ -33,7 +31,7 @@ class RecomputeTime(CostModel):
     estimator: str | Estimator = DEFAULT_ESTIMATOR
 
     def __post_init__(self) -> None:
-        find_estimator(self.estimator)  # an unknown name is refused where it is typed
+        find_estimator(self.estimator)  # an unknown name raises here, where the user typed it
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
@@ -53,12 +51,10 @@ class RecomputeTime(CostModel):
         )
 
 
+# (n,) views that can be recomputed from the owner of their storage, which can be saved. A plan keeps all memory of a
+# storage or nothing. If one view of a storage is no function of the owner alone, no view of this storage is marked. Nor
+# are views of inputs, because their memory is free.
 def _dispensable_views(graph: Graph) -> BoolArray:
-    """Finds (n,) the views that can be taken from the owner of their storage, which can be saved.
-
-    A plan keeps all memory of a storage or nothing. If one view of a storage is no function of the owner alone, the
-    views of this storage are not marked. Nor are views of inputs, since their memory is free.
-    """
     view = graph.base != np.arange(len(graph))
     from_owner_alone = np.ones(len(graph), np.bool_)
     is_tensor = np.array([dtype != "" for dtype in graph.dtypes], np.bool_)

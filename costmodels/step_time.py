@@ -20,16 +20,15 @@ from remat.predict.time.work import whole_prices
 class StepTime(CostModel):
     """Prices a plan by what it adds to the time of a step, in nanoseconds on one device.
 
-    It unites two prices. Saving a value v costs what it moves at the bandwidth that the device reaches (paper,
+    It combines two prices. Saving a value v costs what it moves at the bandwidth that the device reaches (paper,
     Algorithm 2): its read, B(v), and as much for its write unless v is in memory anyway. Parameters are free.
-    Recomputing a value costs what `RecomputeTime` says by the roofline model. Its optimum is one minimum cut without a
-    budget, with a proof: recompute just what is faster to compute again than to write and to read.
-
-    The prices add up, while kernels do not: a recomputed value may split a kernel in two, and two recomputed values
-    may share one read. docs/costmodels.md says how far predicted kernels agree.
+    Recomputing a value costs its time in `RecomputeTime` with the roofline model. The optimum is one minimum cut
+    without a budget, with a proof: it recomputes exactly what is faster to recompute than to write and read. The prices
+    add up, but kernels do not: a recomputed value may split a kernel in two, and two recomputed values may share one
+    read. docs/costmodels.md compares with predicted kernels.
 
     Attributes:
-        device: a known name (`remat device --list`), a file, "here" (what `remat device` measured), or a
+        device: a known name (`remat device --list`), a file, "here" (the profile that `remat device` measured), or a
             `remat.predict.time.DeviceProfile`.
     """
 
@@ -39,14 +38,14 @@ class StepTime(CostModel):
     device: str | Path | DeviceProfile = DEFAULT_DEVICE
 
     def __post_init__(self) -> None:
-        find_device(self.device)  # an unknown name is refused where it is typed
+        find_device(self.device)  # an unknown name raises here, where the user typed it
 
     def data(self) -> str:
-        """Returns the ceilings, whatever file they come from."""
+        """Returns the ceilings themselves, not the file from which they come."""
         return repr(find_device(self.device))
 
     def terms(self, graph: Graph) -> Terms:
-        """Adds the price of a save to the terms of `RecomputeTime`."""
+        """Adds the price of saving to the terms of `RecomputeTime`."""
         seconds = np.where(graph.parameter, 0, graph.save_traffic) / find_device(self.device).reached_bytes_per_s
         save = whole_prices("StepTime", 1e9 * seconds)
         return replace(RecomputeTime(Roofline(self.device)).terms(graph), save_cost=save)

@@ -14,10 +14,10 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-# It answers Ctrl-C while the others are imported.
+# This import comes first: it handles Ctrl-C during the other imports.
 import remat.startup  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-# `import X as X` makes a name public: so a type checker knows that it is meant to be imported from here.
+# `import X as X` tells type checkers that the name is public here.
 from remat import errors as errors
 from remat import plugin as plugin
 from remat.answer.choice import Choice as Choice
@@ -79,7 +79,7 @@ _LAZY = {
     "selective_policy": "remat.pytorch.eager.selective",
 }
 
-# Names that this package gave until version 0.1, and those that it gives now. The old ones go in 0.3.
+# Names of version 0.1 -> their names now. The old names will be removed in 0.3.
 _MOVED = {
     **{
         name: f"remat.errors.{name}"

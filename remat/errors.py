@@ -1,4 +1,4 @@
-"""Holds every error that `remat` raises on purpose.
+"""Defines every error that `remat` raises on purpose.
 
 Each message says what was expected, what came, and what to do about it.
 """
@@ -13,7 +13,7 @@ _ENDLESS = re.compile(r"(\S{60})(\S{140,})")
 
 
 class RematError(Exception):
-    """Is the base of every error below: `except remat.RematError` catches them all.
+    """Serves as the base class of every error below: `except remat.RematError` catches them all.
 
     A message of more than 1,900 characters loses its middle.
     """
@@ -73,11 +73,11 @@ class CaptureError(RematError):
 
 
 class CannotRebuild(RematError):
-    """An operator or its arguments cannot be rebuilt from a graph's columns, to run; the message says why."""
+    """An operator or its arguments cannot be rebuilt from a graph's columns; the message says why."""
 
 
 class UnsupportedTorch(RematError):
-    """The installed torch lacks something that `remat` relies on."""
+    """The installed torch lacks something that `remat` uses."""
 
 
 class Infeasible(RematError):

@@ -1,9 +1,9 @@
-"""Holds the figure that all pictures of the library are drawn on, and writes it to a file.
+"""Defines the figure class of all pictures of the library, and writes figures to files.
 
-This module imports matplotlib: import it where a picture is drawn, inside the call.
+This module imports matplotlib: import it inside the call that draws.
 """
 
-# matplotlib ships partial types: what its methods take and return is often unknown to pyright.
+# matplotlib ships partial types, so pyright does not know the types of many methods.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError as error:
 
 
 class Picture(Figure):
-    """Is a figure that a notebook displays if it is the result of a cell.
+    """Extends matplotlib's figure so that notebooks display it as the result of a cell.
 
     A notebook displays matplotlib's own figures only after pyplot was set up; until then it prints their size.
     """
@@ -37,7 +37,7 @@ class Picture(Figure):
         self.titles: dict[str, str] = {}
 
     def entitle(self, artists: Iterable[Artist], text: str) -> None:
-        """Gives drawn objects a text that browsers show under the pointer, if the picture is an .svg."""
+        """Gives drawn objects a tooltip in browsers, if the picture is an .svg."""
         for artist in artists:
             name = f"titled-{len(self.titles)}"
             artist.set_gid(name)
@@ -53,7 +53,7 @@ def write(figure: Figure, path: str | Path) -> None:
     """Writes a figure in the format of the suffix.
 
     Raises:
-        InvalidOption: this is no path, or matplotlib knows no such format.
+        InvalidOption: `path` is no path, or matplotlib has no such format.
     """
     path, formats = checked_path(path), figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:

@@ -1,4 +1,4 @@
-"""Has what authors of solvers, cost models and estimators import; what users need is in `remat` itself.
+"""Exports what authors of solvers, cost models and estimators import; `remat` itself exports what users need.
 
 `remat.testing` checks plug-ins, and CONTRIBUTING.md shows an example of each kind.
 """

@@ -1,6 +1,6 @@
-"""Has Ctrl-C end the `remat` command with one line while its imports run, which take up to a second.
+"""Makes Ctrl-C end the `remat` command with one line during its imports, which take up to a second.
 
-`remat` imports this module before all others. It does nothing where `remat` is imported by another program.
+`remat` imports this module first. It does nothing if another program imports `remat`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 
+# During the imports of `python -m remat`, argv[0] is "-m".
 def _is_the_command() -> bool:
-    """Says whether this process is `remat`, or `python -m remat`, of which argv[0] is "-m" until it is imported."""
     program, words = sys.argv[:1], sys.orig_argv
     if program == ["-m"]:
         return words[words.index("-m") + 1 :][:1] == ["remat"]
@@ -21,11 +21,11 @@ def _is_the_command() -> bool:
 
 def _leave(*_: object) -> None:
     os.write(2, b"stopped by Ctrl-C\n")
-    os._exit(130)  # an exception would be shown as the failure of an import
+    os._exit(130)  # an exception would look like a failed import
 
 
 def leave_ctrl_c_to_commands() -> None:
-    """Gives Ctrl-C back to Python, once the command can answer it."""
+    """Restores Python's handler of Ctrl-C, once the command can handle it."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

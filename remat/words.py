@@ -1,4 +1,4 @@
-"""Reads and writes what people read: sizes such as "8GB", prices with their unit, guesses for misspelt names."""
+"""Parses and formats text for people: sizes such as "8GB", prices with units, suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*%\s*", re.ASCII)
 
 
 def parse_bytes(text: str, label: str = "size") -> int:
-    """Reads a size in bytes, rounded down. KB, MB, ... are powers of 1000; KiB, MiB, ... of 1024.
+    """Parses a size in bytes, rounded down. KB, MB, ... are powers of 1000; KiB, MiB, ... of 1024.
 
     Args:
         text: a number and a unit.
@@ -38,7 +38,7 @@ def parse_bytes(text: str, label: str = "size") -> int:
 
 
 def parse_share(text: str) -> Fraction | None:
-    """Reads a percentage from 0% to 100% as an exact fraction; None if the text is something else.
+    """Parses a percentage from 0% to 100% as an exact fraction; returns None for other text.
 
     >>> parse_share("12.5%"), parse_share("8GB")
     (Fraction(1, 8), None)
@@ -49,7 +49,7 @@ def parse_share(text: str) -> Fraction | None:
 
 
 def human_bytes(count: int) -> str:
-    """Writes a number of bytes in the largest unit in which it is at least one.
+    """Formats a number of bytes in the largest unit in which it is at least one.
 
     >>> human_bytes(999), human_bytes(1536), human_bytes(-4 * 2**20)
     ('999 B', '1.5 KiB', '-4.0 MiB')
@@ -58,7 +58,7 @@ def human_bytes(count: int) -> str:
 
 
 def human_price(price: int, unit: str) -> str:
-    """Writes a price in its cost model's unit, or a time in "ns".
+    """Formats a price in its cost model's unit, or a time in "ns".
 
     >>> human_price(2048, "bytes"), human_price(1_500_000, "ns"), human_price(699_700_000, "flops")
     ('2.0 KiB', '1.5 ms', '699.7 MFLOP')
@@ -73,7 +73,7 @@ def human_price(price: int, unit: str) -> str:
 
 
 def human_seconds(seconds: float) -> str:
-    """Writes a time that was measured.
+    """Formats a measured time.
 
     >>> human_seconds(0.0023), human_seconds(90)
     ('2.3 ms', '90.0 s')
@@ -82,7 +82,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Writes how many there are.
+    """Formats a count with its noun.
 
     >>> counted(1, "figure"), counted(2000, "figure")
     ('1 figure', '2,000 figures')
@@ -93,7 +93,7 @@ def counted(number: int, what: str) -> str:
 def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
     amount: float = count
     for name in larger:
-        # What would be printed as a whole step belongs to the next unit: 1.0 MiB, not 1024.0 KiB.
+        # An amount that would be rounded up to a whole step has the next unit: 1.0 MiB, not 1024.0 KiB.
         if round(abs(amount), 1) < step:
             break
         amount, unit = amount / step, name
@@ -101,7 +101,7 @@ def _human(count: int, unit: str, larger: tuple[str, ...], step: int) -> str:
 
 
 def placed(name: str, *facts: str) -> str:
-    """Writes the name of a value, with facts about it in brackets, such as its place (`remat.Graph.places`).
+    """Formats the name of a value with facts about it in brackets, such as its place (`remat.Graph.places`).
 
     >>> placed("add_2", "layers.0, model.py:12"), placed("add_2", "aten.add.Tensor", ""), placed("add_2", "")
     ('add_2 (layers.0, model.py:12)', 'add_2 (aten.add.Tensor)', 'add_2')
@@ -111,7 +111,7 @@ def placed(name: str, *facts: str) -> str:
 
 
 def cut(place: str, width: int) -> str:
-    """Shortens a place (`remat.Graph.places`): the module's path loses its first parts until the place fits the width.
+    """Shortens a place (`remat.Graph.places`) to a width: the module's path loses its first parts until it fits.
 
     >>> cut("backward of encoder.layers.3.mlp.fc1, model.py:57", 40), cut("encoder.layers.3", 8), cut("model.py:57", 4)
     ('backward of …3.mlp.fc1, model.py:57', '…3', 'model.py:57')
@@ -125,7 +125,7 @@ def cut(place: str, width: int) -> str:
 
 
 def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[str]:
-    """Writes a text on the line of its head if both fit, or else on the lines below.
+    """Formats a text on the line of its head if both fit, otherwise on the lines below.
 
     >>> wrapped("forward  8 B", "x, y -> z"), wrapped("forward  8 B", "x, y -> z", 16)
     (['forward  8 B  x, y -> z'], ['forward  8 B', '    x, y -> z'])
@@ -136,7 +136,7 @@ def wrapped(head: str, text: str, width: int = 80, between: str = "  ") -> list[
 
 
 def near(name: str, candidates: Iterable[str]) -> str:
-    """Writes the end of an error message about an unknown name: the known name that is most like it, if one is.
+    """Returns the end of an error message about an unknown name: the most similar known name, if there is one.
 
     >>> near("relu_33", ["relu_3", "sin"]), near("VGG16", ["vgg16"]), near("tan", ["relu_3"])
     ("; did you mean 'relu_3'?", "; did you mean 'vgg16'?", '')
@@ -147,5 +147,5 @@ def near(name: str, candidates: Iterable[str]) -> str:
 
 
 def spoken_gap(gap: float, digits: int = 2, before: str = "") -> str:
-    """Writes a gap as a percentage, or "no useful bound" for a gap of more than 90%."""
+    """Formats a gap as a percentage, or as "no useful bound" if it is more than 90%."""
     return f"{before}{gap:.{digits}%}" if gap <= _USEFUL_GAP else "no useful bound"

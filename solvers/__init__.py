@@ -1,4 +1,4 @@
-"""Holds the solvers of `remat`: one algorithm a file. The package behind each is imported when it solves."""
+"""Contains the solvers of `remat`: one algorithm per file. Each imports the package behind it only when it solves."""
 
 from solvers.cpsat import CPSAT
 from solvers.exhaustive import Exhaustive

@@ -1,4 +1,4 @@
-"""Solves by OR-Tools' CP-SAT: exactly within a byte budget, in integers, with time limits and true bounds."""
+"""Solves with OR-Tools' CP-SAT: exactly within a byte budget, in integers, with time limits and valid bounds."""
 
 # OR-Tools ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -18,34 +18,33 @@ from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Ter
 from solvers.cpsat_backend import new_backend, run_search, sum_by_weight
 
 _THREADS = 10_000
-"""A larger number is a mistake; OR-Tools takes up to 2**31."""
+"""An upper bound on `workers`; OR-Tools accepts up to 2**31."""
 
 
 @dataclass(frozen=True)
 class CPSAT(Solver):
-    """Solves a program of `ortools.sat.python.cp_model`, whose literals say "v is saved", "recomputed", "offloaded".
+    """Solves a program of `ortools.sat.python.cp_model` with literals "v is saved", "recomputed" and "offloaded".
 
-    "Saved" means saved on the device here: the three literals of a value exclude each other.
+    "Saved" means saved on the device here: the three literals of a value exclude each other. The program does not use
+    the binaries `b_v` and `a_v` of `remat.problem.problem`: saved bytes would be a sum of differences `b_v - a_v`,
+    which propagates almost nothing. Within a budget, a transformer of 300 values took 0.4 to 1.4 s with these literals,
+    and mostly had no plan after 8 s with those binaries (OR-Tools 9.15).
 
-    The program has no literals `b_v` and `a_v` of `remat.problem.problem`: saved bytes would be a sum of differences
-    `b_v - a_v`, which propagates almost nothing. Within a budget, a transformer of 300 values took 0.4 to
-    1.4 s with these literals, and mostly had no plan after 8 s with those (OR-Tools 9.15).
+    Models repeat their layers, so many plans differ only in which layer saves what. Therefore budget and cost count
+    *how many* values of one size are saved, and how many of one price are saved or recomputed: a decision about such a
+    number decides all these plans at once. Half the memory of ALBERT took 2 s with these counts, and had a gap of 2%
+    after 9 s without.
 
-    Models repeat their layers, so many plans differ only in which layer saves what. Therefore the budget and the
-    price count *how many* values of one size are saved, and how many of one price are saved
-    or recomputed: deciding such a number decides all these plans at once. Half the
-    memory of ALBERT took 2 s with these counts, and had a gap of 2% after 9 s without.
-
-    CP-SAT counts in 64 bits and refuses a row that could reach 2**62, which no `Problem` does. Its
-    linear relaxation is in doubles, but only guides the search: CP-SAT checks all conclusions in integers.
+    CP-SAT computes in 64 bits and refuses a row that could reach 2**62, which no `Problem` does. Its linear relaxation
+    uses doubles, but only guides the search: CP-SAT checks all conclusions in integers.
 
     Attributes:
-        workers: the number of threads. One thread gives the same plan on every run without a time limit, and
-            with the full linear relaxation is no slower here than eight. With more, the plan may differ from run to
-            run, but not its cost.
-        bound_first: whether to raise the bound until a plan meets it, instead of looking for better plans. The models
+        workers: the number of threads. One thread gives the same plan in every run without a time limit, and with the
+            full linear relaxation is no slower here than eight. With more, the plan may differ from run to run, but not
+            its cost.
+        bound_first: whether to raise the bound until a plan reaches it, instead of searching for better plans. Models
             that take long one way are mostly not those that take long the other way.
-        count_sizes: whether the budget counts how many values of each size are saved. Mostly that is faster.
+        count_sizes: whether the budget counts how many values of each size are saved, which is mostly faster.
     """
 
     name: ClassVar[str] = "cpsat"
@@ -76,14 +75,13 @@ class CPSAT(Solver):
         tolerance: float = 0.0,
         time_limit_s: float | None = None,
     ) -> Solution:
-        """Solves a feasible problem, from a plan and a bound if they are known.
+        """Solves a feasible problem, starting from an incumbent if there is one.
 
         Args:
-            problem: the problem.
-            incumbent: a plan to start from, if there is one, and a bound. The answer has no plan if the search neither
-                finds a cheaper one nor proves that one of equal cost is optimal.
-            tolerance: the search ends when the plan costs at most this part of the bound more than the bound.
-            time_limit_s: wall time in seconds, the making of the program included.
+            incumbent: a plan and a bound to start from. The answer has no plan if the search neither finds a cheaper
+                one nor proves that one of equal cost is optimal.
+            tolerance: the search ends when the plan's cost exceeds the bound by at most this share of the bound.
+            time_limit_s: wall time in seconds, including the construction of the program.
         """
         from ortools.sat.python import cp_model
 
@@ -119,7 +117,7 @@ class CPSAT(Solver):
             )
         choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
-        # CP-SAT also says "optimal" of a plan within the tolerance.
+        # CP-SAT also calls a plan within the tolerance optimal.
         reason = TerminationReason.OPTIMAL if bound >= cost else TerminationReason.FEASIBLE
         limit = None if status == cp_model.OPTIMAL else ended_early().limit
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
@@ -127,14 +125,12 @@ class CPSAT(Solver):
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """Holds the program, and what it takes to read an answer."""
-
-    program: Any  # a `CpModel`; its objective counts in units of `unit`, without `base`
+    program: Any  # a `CpModel`; its objective is in units of `unit`, without `base`
     unit: int  # greatest common divisor of the prices
     base: int  # cost of the values that every plan saves on the device; they are not in the program
     always_saved: BoolArray  # (n,) these values
-    saved: dict[int, Any]  # the literal of each value; here "saved on the device"
-    recomputed: dict[int, Any]  # in the program these literals come after those of `saved`
+    saved: dict[int, Any]  # value -> literal "saved on the device"
+    recomputed: dict[int, Any]  # in the program, these literals come after those of `saved`
     offloaded: dict[int, Any]  # and these last
 
     @classmethod
@@ -171,7 +167,7 @@ class _Model:
         )
 
     def begin_at(self, problem: Problem, incumbent: Solution) -> None:
-        """Starts the search from a plan and a bound, and excludes plans that cost more."""
+        """Starts the search from an incumbent, and excludes plans that cost more."""
         assert incumbent.plan is not None
         assert incumbent.objective is not None
         choice = Choice.from_plan(problem, incumbent.plan)
@@ -189,23 +185,21 @@ class _Model:
         )
 
     def cost(self, objective: int) -> int:
-        """Converts an objective, or a bound on it, to a price. Prices are never negative; such bounds become 0."""
         return self.base + self.unit * max(objective, 0)
 
     def read(self, values: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Reads (n,) the saved and (n,) the offloaded values from the values of the program's variables."""
         saved, hosted = self.always_saved.copy(), np.zeros_like(self.always_saved)
         saved[list(self.saved)] = values[: len(self.saved)] > 0
         start = len(self.saved) + len(self.recomputed)
         hosted[list(self.offloaded)] = values[start : start + len(self.offloaded)] > 0
-        hosted &= ~saved  # a clause demands at least one of the two, and may get both
+        hosted &= ~saved  # a clause requires at least one of the two; both may be true
         return saved | hosted, hosted
 
 
+# Clauses: each needed value, and each operand of a recomputed value, is available.
 def _add_rules(
     program: Any, problem: Problem, saved: dict[int, Any], recomputed: dict[int, Any], offloaded: dict[int, Any]
 ) -> None:
-    """Adds clauses: each needed value is available, and so is each operand of a recomputed value."""
     ways = [[kind[v] for kind in (saved, recomputed, offloaded) if v in kind] for v in range(len(problem))]
     needed = problem.needed.tolist()
     for v, literals in enumerate(ways):

@@ -1,4 +1,4 @@
-"""Has what all programs of CP-SAT here share: settings that make it exact, and sums that propagate well."""
+"""Contains what all CP-SAT programs share: settings that make it exact, and sums that propagate well."""
 
 # OR-Tools ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -14,17 +14,16 @@ from remat.improve.progress import is_over
 from remat.plugin import IntArray
 
 _LOOK_S = 0.05
-"""How often a search looks whether it is to end."""
+"""The interval at which a search checks whether it must end."""
 
 
 def new_backend(workers: int) -> Any:
-    """Makes a `CpSolver` whose answers are exact."""
     from ortools.sat.python import cp_model
 
     backend: Any = cp_model.CpSolver()
     parameters = backend.parameters
     parameters.num_workers = workers
-    # All rows are in the relaxation: a transformer of 300 values takes 0.03 to 0.45 s, as fast as eight workers.
+    # All rows are in the relaxation: a transformer of 300 values then takes 0.03 to 0.45 s, like with eight workers.
     parameters.linearization_level = 2
     # The gap is computed in doubles, in which different costs past 2**53 may have a gap of 0.
     parameters.absolute_gap_limit = parameters.relative_gap_limit = 0
@@ -35,10 +34,10 @@ def new_backend(workers: int) -> Any:
 
 
 def run_search(backend: Any, program: Any) -> int:
-    """Searches, and returns the status; the search ends early where `is_over` says so, and at Ctrl-C.
+    """Runs the search and returns the status; it ends early if `is_over` says so, and at Ctrl-C.
 
-    Python's handlers of signals run in the main thread alone, and not before a call into C++ returns. So the search has
-    a thread of its own. OR-Tools must not handle Ctrl-C either: it would end this one search, and tell nobody.
+    Python runs signal handlers only in the main thread, and only after a call into C++ has returned. So the search has
+    a separate thread. OR-Tools must not handle Ctrl-C itself: it would silently end only this search.
     """
     backend.parameters.catch_sigint_signal = False
     with ThreadPoolExecutor(1) as pool:
@@ -47,7 +46,7 @@ def run_search(backend: Any, program: Any) -> int:
             while not search.done() and not is_over():
                 wait([search], _LOOK_S)
         finally:
-            while not search.done():  # a search that has not begun yet does not hear that it is to stop
+            while not search.done():  # a search that has not begun yet ignores the request to stop
                 backend.stop_search()
                 wait([search], _LOOK_S)
     return search.result()

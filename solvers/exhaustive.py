@@ -1,4 +1,4 @@
-"""Compares all plans, one by one: slow, and too simple to be wrong. For tests."""
+"""Compares all plans one by one, for tests: slow, but too simple to be wrong."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from remat.plugin import (
 )
 
 _LARGEST_WITH_OFFLOADING = 10
-"""The most values: they have a million candidates."""
+"""The most values with offloading, which have a million candidates."""
 
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
     """Compares all 2^n choices of what to recompute, each with all choices of what to offload, if anything can be.
 
-    What is recomputed decides what is saved: a value must be saved if it is needed, or read by a recomputed
+    The recomputed values determine the saved ones: a value must be saved if it is needed or an operand of a recomputed
     value, and is not recomputed itself. Saving more values only costs more.
     """
 

@@ -1,9 +1,8 @@
-"""Has the classical baselines: which expensive values to save is a knapsack, and the rest is a cut.
+"""Implements the classical baselines: a knapsack chooses which expensive values to save, and a cut does the rest.
 
-PyTorch's partitioner meets a memory budget like this (`choose_saved_values_set` in
-`torch/_functorch/partitioners.py` of PyTorch 2.13): it treats the values that are expensive to
-recompute as independent items. But recomputing a value may take others to be recomputed, and
-saving one may make another worthless. So these solvers do not claim optimality.
+PyTorch's partitioner handles a memory budget like this (`choose_saved_values_set` in `torch/_functorch/partitioners.py`
+of PyTorch 2.13): it treats the values that are expensive to recompute as independent items. But recomputing a value may
+require recomputing others, and saving one may make another worthless. So these solvers do not claim optimality.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _SLOTS = 10_000
 
 @dataclass(frozen=True)
 class Knapsack(Solver):
-    """Solves by three cuts and a knapsack.
+    """Solves with three cuts and a knapsack.
 
-    1. The first cut is the cheapest plan, whatever it saves. If it fits the budget it is optimal, and proven so.
+    1. The first cut is the cheapest plan, whatever it saves. If it fits the budget, it is proven optimal.
     2. The second cut gives the fewest bytes that a plan can save. The rest of the budget is the knapsack.
-    3. The items are the values with a price of recomputing that the first plan does not recompute,
-       whether it saves them or needs neither. `_pick` fills the knapsack.
+    3. The items are the values with a recompute cost that the first plan does not recompute. `_pick` fills the
+       knapsack.
     4. Of the plans that do not recompute a picked item, the third cut finds the one that saves the fewest bytes. It
        fits the budget: the plan of step 2 that also saves the picked items is one of them.
 
-    In step 2 PyTorch takes the bytes of the graph's inputs, and so may exceed its budget.
+    In step 2, PyTorch uses the bytes of the graph's inputs instead, and so may exceed its budget.
     """
 
     exact: ClassVar[bool] = False
@@ -43,12 +42,11 @@ class Knapsack(Solver):
 
     @abstractmethod
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-        """Picks (k,) items whose sizes add up to at most `capacity`, and whose values add up to as much as it can find.
+        """Picks some of k items, with sizes of at most `capacity` together, and the largest total value it can find.
 
         Args:
             sizes: (k,) bytes of each item, from 0 to `capacity`.
-            values: (k,) what saving each item is worth; positive, and less than 2**62 together.
-            capacity: bytes.
+            values: (k,) the worth of saving each item; positive, and less than 2**62 together.
         """
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
@@ -58,7 +56,7 @@ class Knapsack(Solver):
         return self._solution(problem, self.choice(problem, cheapest), cheapest)
 
     def choice(self, problem: Problem, cheapest: Cut) -> Choice:
-        """Finds a choice within the budget, where the cheapest plan exceeds it."""
+        """Returns a choice within the budget, if the cheapest plan exceeds it."""
         assert problem.budget_bytes is not None
         capacity = problem.budget_bytes - least_bytes(problem).weight
         items = np.flatnonzero(_is_item(problem, cheapest) & (problem.save_bytes <= capacity))
@@ -68,8 +66,8 @@ class Knapsack(Solver):
         rest = replace(problem, cannot_recompute=problem.cannot_recompute.also(is_picked, "picked to be saved"))
         return flow_solver().minimum_cut(rest, BY_BYTES).choice
 
+    # The bound is the cost of the cheapest choice without a budget.
     def _solution(self, problem: Problem, choice: Choice, cheapest: Cut) -> Solution:
-        """Returns a choice as a plan, with the cost of the cheapest choice without a budget as its bound."""
         plan, cost = choice.plan(problem), choice.cost(problem)
         reason = TerminationReason.OPTIMAL if cost == cheapest.weight else TerminationReason.FEASIBLE
         return Solution(plan, cost, Termination(reason, cheapest.weight), cheapest.certificate, self.name)
@@ -77,7 +75,7 @@ class Knapsack(Solver):
 
 @dataclass(frozen=True)
 class GreedyKnapsack(Knapsack):
-    """Picks the items that are worth most for each byte first, and then whatever still fits."""
+    """Picks the items with the largest worth per byte first, as long as they fit."""
 
     name: ClassVar[str] = "knapsack-greedy"
 
@@ -89,9 +87,9 @@ class GreedyKnapsack(Knapsack):
 class DynamicKnapsack(Knapsack):
     """Picks by dynamic programming over at most 10,000 slots.
 
-    A slot is the greatest common divisor of the sizes if that is large enough, and then the picks
-    are optimal. Else sizes are rounded up to slots, so that the picks fit (PyTorch rounds to the nearest slot), and the
-    space that rounding wastes is filled greedily.
+    A slot is the greatest common divisor of the sizes if that is large enough, and then the picks are optimal.
+    Otherwise sizes are rounded up to slots, so that the picks fit (PyTorch rounds to the nearest slot), and the space
+    lost by rounding is filled greedily.
     """
 
     name: ClassVar[str] = "knapsack-dp"
@@ -103,16 +101,16 @@ class DynamicKnapsack(Knapsack):
         return _fill_greedily(picked, sizes, values, capacity)
 
 
+# (n,) values that may be saved instead of recomputed, but are not recomputed in the cheapest plan.
 def _is_item(problem: Problem, cheapest: Cut) -> BoolArray:
-    """Returns (n,) the values that may be saved instead of recomputed, but are not recomputed in the cheapest plan."""
-    # These values would be recomputed if only what cannot be recomputed were saved.
+    # Values that are recomputed if only non-recomputable values are saved.
     recomputable = Choice.from_saved(problem, forced_values(problem).not_recomputable).recomputed
     is_dear = problem.recompute_cost > problem.save_cost
     return recomputable & is_dear & ~cheapest.choice.recomputed & ~problem.cannot_save.mask
 
 
+# The optimal items by dynamic programming, in O(k * slots).
 def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:
-    """Picks (k,) the items that are worth most together, of all that fit, in O(k * slots)."""
     most = np.zeros(slots + 1, np.int64)  # most[j]: the worth of the best items so far in j slots
     took = np.zeros((len(lengths), slots // 8 + 1), np.uint8)  # one bit for each slot: the item was worth taking
     pairs = list(zip(lengths.tolist(), values.tolist(), strict=True))
@@ -130,8 +128,8 @@ def _best_picks(lengths: IntArray, values: IntArray, slots: int) -> BoolArray:
     return picked
 
 
+# Adds items to the picked ones, in the order of worth per byte, if they still fit.
 def _fill_greedily(picked: BoolArray, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-    """Adds items to (k,) the picked ones: those that are worth most for each byte come first, if they still fit."""
     filled = picked.copy()
     left = capacity - int(sizes[picked].sum())
     with np.errstate(divide="ignore"):

@@ -19,22 +19,20 @@ from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
 
 @dataclass(frozen=True)
 class Lagrangian(Solver):
-    """Finds the edge of the convex hull at the budget, and approaches the budget from both its ends.
+    """Finds the edge of the convex hull at the budget, and approaches the budget from both ends of the edge.
 
-    The flow of that edge bounds every plan within the budget (`remat.problem.multipliers`), so the gap is proven.
+    The flow of that edge is a bound for every plan within the budget (`remat.problem.multipliers`), so the gap is
+    proven. From the left end, within the budget: at the multiplier of the edge, many choices tie, because models repeat
+    their layers. All of them are minimum cuts, which differ by sets of values that change sides together. These sets
+    change sides one by one, the largest that fits first.
 
-    From the left, within the budget: at the multiplier of the edge many choices tie, since models repeat
-    their layers. All of them are minimum cuts, and they differ by sets of values that change sides together.
-    These sets change sides one by one, the largest that fits first.
+    From the right end, d bytes above the budget: the search drops at least d bytes at the least cost. A value counts at
+    most d bytes there, so that a small value that is enough is preferred to a large one. Two more starts are the
+    knapsacks of `solvers.knapsack`. They are rarely near the bound, but sometimes the best on small models with few
+    large values. So no answer is worse than theirs.
 
-    From the right, above the budget by d bytes: the search drops at least d bytes at the least cost. A
-    value counts at most d bytes there, so that a small value that is enough is preferred to a large one.
-
-    Two more starts are the knapsacks of `solvers.knapsack`. They are hardly ever near the bound, but sometimes nearest
-    on small models with few and large values. So no answer is worse than theirs.
-
-    Each start is then refilled: what is saved is free, what no longer fits is banned, and the search runs again for the
-    rest of the budget, until nothing gets better.
+    Each start is then refilled: saved values become free, values that no longer fit are banned, and the search runs
+    again for the rest of the budget, until the plan does not improve.
     """
 
     name: ClassVar[str] = "lagrangian"
@@ -50,7 +48,7 @@ class Lagrangian(Solver):
             claim = Termination(TerminationReason.OPTIMAL, cheapest.weight)
             return Solution(plan, cheapest.weight, claim, cheapest.certificate, self.name)
         edge = hull.edge_at(problem.budget_bytes)
-        assert edge is not None  # the cheapest choice does not fit
+        assert edge is not None  # because the cheapest choice does not fit
         starts = [_fill(hull.problem, edge, problem.budget_bytes), _trim(problem, edge.right, flow)]
         for knapsack in (GreedyKnapsack(), DynamicKnapsack()):
             starts.append(Vertex.of(problem, knapsack.choice(problem, cheapest)))
@@ -63,8 +61,8 @@ class Lagrangian(Solver):
         return Solution(plan, best.cost, Termination(reason, bound), edge.certificate, self.name)
 
 
+# Spends the rest of the budget: already saved values are free, and may stay.
 def _refill(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex:
-    """Spends what is left of the budget: what is saved already is free, and may stay."""
     assert problem.budget_bytes is not None
     best = start
     must_fit = np.ones(len(problem), np.bool_) if problem.offload is None else problem.offload.banned.mask
@@ -83,11 +81,9 @@ def _refill(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex:
         best = refilled
 
 
+# Drops enough bytes from a choice above the budget, at the least cost that a multiplier on bytes finds. None if dropped
+# bytes would have to be saved elsewhere, where the trimmed sizes gain nothing.
 def _trim(problem: Problem, start: Vertex, flow: FlowSolver) -> Vertex | None:
-    """Drops enough from a choice above the budget, at the least cost that a multiplier on bytes finds.
-
-    Returns None if dropped bytes would have to be saved elsewhere, where the trimmed sizes gain nothing.
-    """
     assert problem.budget_bytes is not None
     excess = start.saved_bytes - problem.budget_bytes
     is_saved = start.choice.on_device
@@ -105,7 +101,7 @@ def _within(hull: Hull, budget_bytes: int) -> Vertex:
 
 
 def _fill(problem: Problem, edge: Edge, budget_bytes: int) -> Vertex:
-    if not edge.is_exact:  # its left end need not be a minimum cut then
+    if not edge.is_exact:  # then its left end may not be a minimum cut
         return edge.left
     reduction = Reduction.of(problem, edge.certificate.multipliers)
     network, flow = reduction.network, edge.certificate.flow
@@ -120,13 +116,11 @@ def _fill(problem: Problem, edge: Edge, budget_bytes: int) -> Vertex:
     return Vertex.of(problem, reduction.choice(sink_side))
 
 
+# Yields blocks of vertices that may leave the sink side together, the largest that fits the slack first. A block is
+# strongly connected by arcs that no minimum cut contains; it may leave once no such arc leads from it to the sink side.
+# A block adds the same number of saved bytes whichever blocks left before: an arc with a price is cut, or both its ends
+# are on one side (`Network.face`).
 def _blocks_to_save(face: Network, sink_side: BoolArray, slack_bytes: int) -> Iterator[list[int]]:
-    """Yields blocks of vertices that may leave the sink side together, the largest that fits the slack first.
-
-    A block is strongly connected by arcs that no minimum cut contains; it may leave once no such
-    arc leads from it to the sink side. A block adds the same number of saved bytes, whichever blocks left before: an
-    arc with a price is cut, or both its ends are on one side (`Network.face`).
-    """
     import networkx
 
     inner = (face.tails > SINK) & (face.heads > SINK)

@@ -1,4 +1,4 @@
-"""Solves by NetworkX' maximum flow: pure Python, any capacity, a choice of algorithms."""
+"""Solves with NetworkX's maximum flow: pure Python, any capacity, a choice of algorithms."""
 
 # networkx ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,7 +17,7 @@ FLOW_FUNCS = ("preflow_push", "boykov_kolmogorov", "dinitz", "edmonds_karp", "sh
 
 @dataclass(frozen=True)
 class NetworkX(FlowSolver):
-    """Finds a maximum flow by `networkx.algorithms.flow`, which PyTorch itself uses up to torch 2.13.
+    """Computes a maximum flow with `networkx.algorithms.flow`, which PyTorch itself uses up to torch 2.13.
 
     Attributes:
         flow_func: name of the algorithm, one of `FLOW_FUNCS`.
@@ -45,6 +45,6 @@ class NetworkX(FlowSolver):
             graph.add_edge(tail, head, capacity=capacity)
         residual: Any = getattr(algorithms, self.flow_func)(graph, SOURCE, SINK, value_only=False)
         flow = np.zeros(len(network.tails), np.int64)
-        # The residual network reports a negative flow where the net flow runs against an arc.
+        # The residual network reports a negative flow if the net flow runs against an arc.
         flow[open_arcs] = [max(residual[tail][head]["flow"], 0) for tail, head in ends]
         return flow, None

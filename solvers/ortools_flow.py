@@ -1,4 +1,4 @@
-"""Solves by OR-Tools' push-relabel maximum flow: C++, 64-bit capacities."""
+"""Solves with OR-Tools' push-relabel maximum flow: C++, 64-bit capacities."""
 
 # OR-Tools ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,7 +16,7 @@ from remat.plugin import SINK, SOURCE, BoolArray, FlowSolver, IntArray, Network,
 
 @dataclass(frozen=True)
 class ORTools(FlowSolver):
-    """Finds a maximum flow by `ortools.graph.python.max_flow.SimpleMaxFlow`, in and out through numpy arrays."""
+    """Computes a maximum flow with `ortools.graph.python.max_flow.SimpleMaxFlow`, through numpy arrays."""
 
     name: ClassVar[str] = "ortools"
     requires: ClassVar[tuple[str, ...]] = ("ortools",)
@@ -42,6 +42,6 @@ class ORTools(FlowSolver):
 
 def _mask(vertices: list[int], length: int) -> BoolArray:
     mask = np.zeros(length, np.bool_)
-    # OR-Tools leaves out vertices without arcs, but numbers the others as we do.
+    # OR-Tools omits vertices without arcs, but keeps the numbers of the others.
     mask[np.array(vertices, np.int64)] = True
     return mask

@@ -1,4 +1,4 @@
-"""Solves by an integer program of PuLP and its CBC: an independent reference, with budgets and time limits."""
+"""Solves with an integer program of PuLP and its CBC: an independent reference, with budgets and time limits."""
 
 # PuLP ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -20,22 +20,22 @@ from remat.facts.columns import common_divisor
 from remat.plugin import ClaimedBound, Feature, Solver, Termination
 
 _LARGEST_PRICE = 10**13 - 1
-"""The largest sum of prices: PuLP 3.3 writes coefficients with 13 digits to the file that CBC reads."""
+"""The largest sum of prices: PuLP 3.3 writes coefficients with 13 digits to CBC's input file."""
 
 _BASE = 10**4
-"""The base of the digits in which the program states a byte budget."""
+"""The base of the digits of a byte budget in the program."""
 
 
 @dataclass(frozen=True)
 class PuLP(Solver):
     """Solves the formulation of `remat.problem.problem` as a 0-1 program.
 
-    Its variables are s = b - a - h, "saved on the device", a, "recomputed", and h, "offloaded". If the
-    variables are b and a, CBC 2.10.3 calls plans optimal that are not: one of cost 350 instead of 349, on a problem
-    of 12 values without a use. It also called a program infeasible although recomputing everything met its budget of 0.
+    Its variables are s = b - a - h, "saved on the device", a, "recomputed", and h, "offloaded". With the variables b
+    and a, CBC 2.10.3 calls plans optimal that are not: one of cost 350 instead of 349, on a problem of 12 values
+    without a use. It also called a program infeasible although recomputing everything met its budget of 0.
 
-    CBC computes in doubles, so prices that add up to 10**13 or more are refused, and the answer is
-    rounded; `remat.solve` then checks it in integers.
+    CBC computes in doubles, so prices that add up to 10**13 or more are refused, and the answer is rounded;
+    `remat.solve` then checks it in integers.
     """
 
     name: ClassVar[str] = "pulp"
@@ -84,13 +84,10 @@ class PuLP(Solver):
         return solution
 
 
+# Adds `sum sizes * saved <= budget`, one row per digit, as in written addition. CBC satisfies a row only to about one
+# part in 10**7: of 60 knapsacks of ten sizes near 10**7, single bytes apart, one row broke the budget in 9 and lost the
+# optimum in 3. A row of digits has small coefficients; an integer carries the excess over the budget's digit.
 def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -> None:
-    """Adds `sum sizes * saved <= budget`, one row for each digit, as in addition on paper.
-
-    CBC keeps a row only to a part in 10**7 or so: of 60 knapsacks of ten sizes near 10**7, single
-    bytes apart, one row broke the budget in 9 and lost the optimum in 3. A row of digits has small
-    coefficients; an integer carries what exceeds the budget's digit to the next row.
-    """
     import pulp
 
     carry: Any = 0
@@ -106,7 +103,6 @@ def _add_budget(program: Any, saved: list[Any], sizes: list[int], budget: int) -
 
 
 def _scaled(problem: Problem) -> tuple[list[int], list[int], list[int], int]:
-    """Divides prices by their greatest common divisor, and returns both; refuses what CBC cannot hold."""
     copies = np.zeros(0, np.int64) if problem.offload is None else problem.offload.cost
     all_prices = np.concatenate([problem.save_cost, problem.recompute_cost, copies])
     unit = common_divisor(all_prices)
@@ -127,8 +123,8 @@ def _run_cbc(program: Any, time_limit_s: float | None) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "cbc.log"
-        # CBC is named, not "whatever is installed": an oracle must be the same everywhere.
-        # No `threads`: with 1, CBC starts a worker thread, and a short limit left it waiting for 10 s at times.
+        # CBC is fixed, not "whatever is installed", because a reference must be the same everywhere.
+        # No `threads`: with 1, CBC starts a worker thread, which sometimes waited for 10 s after a short limit.
         cbc = pulp.PULP_CBC_CMD(msg=False, timeLimit=time_limit_s, gapRel=0, gapAbs=0, logPath=str(log))
         try:
             program.solve(cbc)
@@ -153,7 +149,7 @@ def _read(
     certificate = ClaimedBound("CBC")
     # `status` says Optimal even after a time limit (PuLP 3.3); only `sol_status` tells them apart.
     outcome = program.sol_status
-    # A plan exists: that was decided before. If a time limit ends CBC's preprocessing, CBC may deny it.
+    # A plan exists, as was decided before, but if a time limit ends CBC's preprocessing, CBC may report infeasible.
     if program.status == pulp.LpStatusInfeasible and not is_limited:
         return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, name)
     if outcome not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
@@ -172,8 +168,8 @@ def _read(
     return Solution(plan, cost, Termination(TerminationReason.FEASIBLE, bound, limit="time"), certificate, name)
 
 
+# The lower bound of CBC's closing report, rounded up to whole units, because prices are integers.
 def _logged_bound(log: str, unit: int) -> int | None:
-    """Reads the lower bound from CBC's closing report, rounded up to whole units (prices are integers)."""
     match = re.search(r"^Lower bound:\s+(\S+)", log, re.MULTILINE)
     # CBC prints three decimals of a double: subtract what rounding may have added.
     return ceil(float(match[1]) * (1 - 1e-9) - 0.001) * unit if match else None

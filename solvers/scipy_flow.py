@@ -1,4 +1,4 @@
-"""Solves by SciPy's maximum flow: compiled, 30-bit capacities."""
+"""Solves with SciPy's maximum flow: compiled, 30-bit capacities."""
 
 # SciPy ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -17,11 +17,10 @@ Method = Literal["dinic", "edmonds_karp"]
 
 @dataclass(frozen=True)
 class SciPy(FlowSolver):
-    """Finds a maximum flow by `scipy.sparse.csgraph.maximum_flow`.
+    """Computes a maximum flow with `scipy.sparse.csgraph.maximum_flow`.
 
-    SciPy casts capacities to int32 silently (SciPy 1.17: 6442450949 gave a flow of 0), and a flow
-    against an arc of capacity c leaves it a residual capacity of up to 2c. So sums that could reach
-    2**31 are refused.
+    SciPy casts capacities to int32 silently (SciPy 1.17: 6442450949 gave a flow of 0), and a flow against an arc of
+    capacity c gives it a residual capacity of up to 2c. So sums that could reach 2**31 are refused.
 
     Attributes:
         method: "dinic" or "edmonds_karp".
@@ -48,8 +47,8 @@ class SciPy(FlowSolver):
         matrix = csr_array((network.capacities.astype(np.int32), ends), shape=shape)
         matrix.sum_duplicates()
         result = maximum_flow(matrix, SOURCE, SINK, method=self.method)
-        # The flow matrix is antisymmetric: of two opposite arcs it has the net flow. Only networks with merged
-        # vertices have opposite arcs, and for these the net flow is as good.
+        # The flow matrix is antisymmetric: two opposite arcs have the net flow. Only networks with merged
+        # vertices have opposite arcs, and there the net flow is a maximum flow, too.
         net = np.asarray(result.flow[network.tails, network.heads]).ravel()
         flow = np.maximum(net, 0).astype(np.int64)
         return flow, _sides(network, flow)

@@ -34,6 +34,19 @@ def test_the_collector_is_paused_while_plans_are_predicted_and_as_before_afterwa
         gc.enable()
 
 
+def test_what_a_predicted_plan_consists_of_is_freed_without_the_collector() -> None:
+    graph = remat.Corpus.open().graph("small-bert")
+    memory = StepMemory(graph)
+    memory.peak(graph.in_forward)  # what all plans share is made now
+    gc.collect()
+    gc.disable()
+    try:
+        memory.peak(graph.in_forward)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_the_collector_goes_on_after_an_error_and_when_the_last_of_several_blocks_has_ended() -> None:
     def failing() -> None:
         with collection_paused():

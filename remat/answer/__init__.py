@@ -1,10 +1,10 @@
-"""Floor 3: answers to a problem, and the solvers that give them.
+"""Defines answers to a problem, and the interface of the solvers that compute them.
 
-A `Choice` says for each value whether it is saved, recomputed or neither. A `Plan` says the same by name, so that it
-can be stored in a file and run later. A `Solver` finds a choice and returns a `Solution`: the plan, the best bound
-that it knows, and the evidence for that bound. `network` turns a problem into a flow network whose minimum cut is an
-optimal choice; `FlowSolver` is what all maximum-flow solvers share. `registry` finds plug-ins by name.
+A `Choice` holds for each value whether it is saved, recomputed or neither. A `Plan` holds the same by name, so that it
+can be stored in a file and run later. A `Solver` finds a choice and returns a `Solution`: the plan, the best known
+bound, and the evidence for that bound. `network` converts a problem to a flow network whose minimum cut is an optimal
+choice; all maximum-flow solvers share `FlowSolver`. `registry` finds plug-ins by name.
 
-This floor imports `remat.problem` and `remat.facts`. It contains no algorithm: those are in the package `solvers`.
-Begin with `choice`, then `solver`.
+This package imports `remat.problem` and `remat.facts`. It contains no algorithm: those are in the package `solvers`.
+Begin reading in `choice`, then `solver`.
 """

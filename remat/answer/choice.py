@@ -1,6 +1,6 @@
-"""Holds a choice: which values of a problem are saved and which are recomputed, as two masks.
+"""Defines a choice: which values of a problem are saved and which are recomputed, as two masks.
 
-Searches, solvers and proofs work on choices; a `remat.Plan` says the same by name, for files and for users.
+Searches, solvers and proofs use choices; a `remat.Plan` holds the same by name, for files and for users.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from remat.problem.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Choice(FrozenColumns):
-    """Says what the forward pass saves and what the backward pass recomputes; nothing else is available there.
+    """Holds what the forward pass saves and what the backward pass recomputes; nothing else is available there.
 
-    A saved value stays on the device, unless it is offloaded: then it waits on the host, and is copied back.
-
-    A choice need not be legal (see `remat.check_plan`). Equal choices have equal hashes.
+    A saved value stays on the device unless it is offloaded: then it waits on the host, and is copied back. A choice
+    need not be legal (see `remat.check_plan`). Equal choices have equal hashes.
 
     Attributes:
-        saved, recomputed: (n,) masks over the values of a problem, or over those of a graph where a function says so.
-        offloaded: (n,) which of the saved values wait on the host; none of them by default.
+        saved, recomputed: (n,) masks over the values of a problem; in some functions, over those of a graph.
+        offloaded: (n,) the saved values that wait on the host; none by default.
 
     Raises:
-        InvalidPlan: the masks do not hold true and false, or differ in length.
+        InvalidPlan: a mask contains something else than true and false, or the lengths differ.
     """
 
     saved: BoolArray
@@ -49,14 +48,14 @@ class Choice(FrozenColumns):
 
     @classmethod
     def from_saved(cls, owner: Problem | Graph, saved: BoolArray, offloaded: BoolArray | None = None) -> Choice:
-        """Returns the choice that saves these values and recomputes whatever else is needed.
+        """Returns the choice that saves these values and recomputes the others that are needed.
 
         Saved values that the backward pass never reads are dropped. The choice may break bans.
 
         Args:
             owner: a problem or a graph of n values.
-            saved: (n,) which of them to save.
-            offloaded: (n,) which of those to offload; none by default.
+            saved: (n,) the values to save.
+            offloaded: (n,) the values of `saved` to offload; none by default.
         """
         saved = bool_column("saved", saved, len(owner), InvalidPlan)
         available = propagate_to_operands(owner.operands, owner.needed, ~saved)
@@ -66,15 +65,15 @@ class Choice(FrozenColumns):
 
     @classmethod
     def from_plan(cls, owner: Problem | Graph, plan: Plan, *, offload: bool = False) -> Choice:
-        """Returns the choice that a plan names, over the values of a problem or of a graph.
+        """Returns the choice of a plan, over the values of a problem or of a graph.
 
         Args:
             owner: a problem or a graph of n values.
             plan: a plan for it.
-            offload: whether a plan for a graph may offload values. A plan for a problem always may.
+            offload: whether a plan for a graph may offload values; a plan for a problem always may.
 
         Raises:
-            InvalidPlan: a name is unknown, or appears twice; or the plan offloads values and must not.
+            InvalidPlan: a name is unknown or appears twice, or the plan offloads values without `offload`.
         """
         if plan.offloaded and isinstance(owner, Graph) and not offload:
             raise InvalidPlan(
@@ -86,7 +85,7 @@ class Choice(FrozenColumns):
 
     @cached_property
     def key(self) -> bytes:
-        """Packs the decisions into few bytes, which are equal for equal choices."""
+        """Returns the decisions packed into bytes, which are equal for equal choices."""
         masks = [self.saved, self.recomputed]
         return np.packbits([*masks, self.offloaded] if any_set(self.offloaded) else masks).tobytes()
 
@@ -98,28 +97,28 @@ class Choice(FrozenColumns):
 
     @cached_property
     def on_device(self) -> BoolArray:
-        """Returns (n,) the saved values that are not offloaded."""
+        """Returns a mask (n,) of the saved values that are not offloaded."""
         return self.saved & ~self.offloaded if any_set(self.offloaded) else self.saved
 
     def cost(self, problem: Problem) -> int:
-        """Returns what the choice costs, in the unit of the problem's prices.
+        """Returns the cost of the choice, in the unit of the problem's prices.
 
-        In a problem without a host, offloading a value adds nothing.
+        In a problem without offloading, an offloaded value costs nothing.
         """
         copies = 0 if problem.offload is None else problem.offload.cost[self.offloaded].sum()
         return int(problem.save_cost[self.on_device].sum() + problem.recompute_cost[self.recomputed].sum() + copies)
 
     def saved_bytes(self, problem: Problem) -> int:
-        """Adds up the bytes of the saved values on the device, each value counted by itself."""
+        """Returns the sum of the bytes of the saved values on the device."""
         return int(problem.save_bytes[self.on_device].sum())
 
     def keeps_bans(self, problem: Problem) -> bool:
-        """Says whether nothing is saved or recomputed that must not be."""
+        """Returns whether the choice breaks no ban on saving or recomputing."""
         banned = self.saved & problem.cannot_save.mask | self.recomputed & problem.cannot_recompute.mask
         return not any_set(banned)
 
     def keeps_budget(self, problem: Problem) -> bool:
-        """Says whether the saved bytes fit the problem's budget."""
+        """Returns whether the saved bytes fit the problem's budget."""
         return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
 
     def plan(self, owner: Problem | Graph) -> Plan:

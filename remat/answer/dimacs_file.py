@@ -1,11 +1,11 @@
 """Writes a problem without a budget as a maximum flow in the DIMACS format, which most maximum-flow codes read.
 
 The flow network is that of `remat.answer.network`, with vertices counted from 1: 1 is the source, 2 the sink. Two facts
-are no part of it, and have lines of their own: what every plan pays, and which two vertices a value has. Solvers take
-lines that begin with `c` for comments:
+are not part of it, and are in comment lines, which solvers skip: the cost of every plan outside the network, and the
+two vertices of each value:
 
-    c base 120                every plan pays this; the least cost is this and the maximum flow
-    c value 7 9 31            value 7 is saved if the cut parts 9 from 31, and recomputed if both are on the sink's side
+    c base 120                every plan pays this; the least cost is this plus the maximum flow
+    c value 7 9 31            value 7 is saved if the cut separates 9 from 31, recomputed if both are on the sink's side
     p max 64 210              vertices, arcs
     n 1 s
     n 2 t
@@ -29,7 +29,7 @@ def write_dimacs(problem: Problem, path: Path) -> None:
 
     Raises:
         UnsupportedProblem: the problem has a budget, which no cut can state, or values can be offloaded.
-        Infeasible: the bans leave no plan.
+        Infeasible: the bans allow no plan.
     """
     if problem.budget_bytes is not None:
         raise UnsupportedProblem(

@@ -1,9 +1,9 @@
-"""Finds what the forward pass hands to the backward pass: of several saved values in one storage, the owner alone.
+"""Computes what the forward pass passes to the backward pass: of several saved values in one storage, only the owner.
 
-AOTAutograd donates the saved tensors that nobody else can see: Inductor's backward pass writes results over
-them. It does not check whether two of them share memory (`collect_fw_donated_buffer_idxs`, torch 2.13), so
-one could be overwritten before the other is read. To hand over the owner is safe and free: the backward pass takes
-the views again, and the storage stays alive either way.
+AOTAutograd donates the saved tensors that are not visible outside: Inductor's backward pass overwrites them. It does
+not check whether two of them share memory (`collect_fw_donated_buffer_idxs`, torch 2.13), so one could be overwritten
+before the other is read. Passing only the owner is safe and free: the backward pass recomputes the views, and the
+storage stays alive either way.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from remat.words import placed
 
 
 def handed_over(graph: Graph, plan: Plan) -> set[str]:
-    """Names the values that the forward pass hands to the backward pass, for a plan that was checked.
+    """Returns the names of the values that the forward pass passes to the backward pass, for a checked plan.
 
-    These are the values that the plan saves, on the device or offloaded, with the owner in the place of views (see
-    `storage_owners`), and the sizes that are needed to take the views again. Raises `InvalidPlan` if a view depends
-    on something else that the backward pass cannot have.
+    These are the saved values of the plan, on the device or offloaded, with owners instead of views (see
+    `storage_owners`), and the sizes that are needed to recompute the views. Raises `InvalidPlan` if a view depends on
+    a value that is not available in the backward pass.
     """
     choice = Choice.from_plan(graph, plan, offload=True)
     handed = storage_owners(graph, choice.saved)
@@ -36,7 +36,7 @@ def handed_over(graph: Graph, plan: Plan) -> set[str]:
 
 
 def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) what is handed over: of several saved values in one storage that would be donated, its owner."""
+    """Returns a mask (n,) of the values to pass: of donated saved values in one storage, only the owner."""
     base = graph.base
     donated = saved & ~graph.derived(externally_visible)
     count = np.bincount(base[donated], minlength=len(graph))
@@ -49,12 +49,12 @@ def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
 
 
 def externally_visible(graph: Graph) -> BoolArray:
-    """Returns (n,) values in storages of inputs and outputs: others can see these, so they are never donated."""
+    """Returns a mask (n,) of the values whose storage the caller can see (inputs, outputs): these are never donated."""
     return graph.owners(graph.input | graph.output)[graph.base]
 
 
+# The symbolic sizes (inputs of the graph) from which these views are computed, besides available values.
 def _sizes(graph: Graph, views: set[int], available: set[int]) -> set[int]:
-    """Finds the symbolic sizes, inputs of the graph, that these views are computed from beside what is available."""
     sizes, visited, stack = set[int](), available | views, list(views)
     while stack:
         for u in graph.operands[stack.pop()]:

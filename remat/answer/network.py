@@ -1,22 +1,21 @@
-"""Turns a problem into a flow network, and a cut of the network into a choice.
+"""Converts a problem to a flow network, and a cut of the network to a choice.
 
-Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the source side
-("computed by the forward pass only") or on the sink side ("available in the backward pass"):
+Each value v is split into `in(v) -> out(v)`. A cut puts every vertex on the source side ("computed by the forward pass
+only") or on the sink side ("available in the backward pass"):
 
     in(v) -> out(v)     capacity save_cost        cut: v is saved
     source -> in(v)     capacity recompute_cost   cut: v is recomputed
     out(u) -> in(v)     infinite, for each use    v is recomputed only if u is available
     out(v) -> sink      infinite, if v is needed
 
-(paper, section 3.3, with a finite price of recomputing in the place of "may / may not").
-Infinite arcs at the source and the sink are contracted, which changes no finite cut and removes most of the
-network: `in(v)` is the source where v cannot be recomputed, `out(v)` is the sink where v is needed.
-A value has no arcs if the backward pass neither needs it nor could recompute anything from it. Most outputs of a
-model are such values.
+(paper, section 3.3, with a finite price of recomputing instead of "may / may not"). Infinite arcs at the source and the
+sink are contracted, which changes no finite cut and removes most of the network: `in(v)` is the source if v cannot be
+recomputed, `out(v)` is the sink if v is needed. A value has no arcs if the backward pass neither needs it nor could
+recompute anything from it; most outputs of a model are such values.
 
-Where v can be offloaded, saving means the cheaper of the two: `in(v) -> out(v)` has the capacity
-min(save_cost, offload cost). A multiplier on memory adds the bytes of v to the first, and not to the
-second. So the third choice is made before the cut, and the cut and its proof stay as they are.
+If v can be offloaded, saving means the cheaper of the two: `in(v) -> out(v)` has the capacity min(save_cost, offload
+cost). A multiplier on memory adds the bytes of v to the first, and not to the second. So the third choice is made
+before the cut, and the cut and its proof do not change.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ SOURCE, SINK = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Holds a capacitated directed graph; vertex 0 is the source and vertex 1 the sink.
+    """Holds a directed graph with capacities; vertex 0 is the source and vertex 1 the sink.
 
     Attributes:
         num_vertices: vertices are 0 to num_vertices - 1.
-        tails, heads, capacities: (k,) one entry for each arc; no two arcs share both ends.
-        infinity: the capacity of arcs that no finite cut may contain. It is larger than the sum of the
-            finite capacities, and so larger than any finite cut.
-        tiebreaks: (k,) columns; among minimum cuts, the sum of the first is minimized, then that of
-            the second, and so on.
+        tails, heads, capacities: (k,) one entry per arc; no two arcs share both ends.
+        infinity: the capacity of arcs that no finite cut contains. It is larger than the sum of the finite capacities,
+            and so larger than any finite cut.
+        tiebreaks: (k,) columns; among minimum cuts, the sum of the first is minimized, then that of the second, and so
+            on.
     """
 
     num_vertices: int
@@ -58,17 +57,14 @@ class Network:
     tiebreaks: tuple[IntArray, ...] = ()
 
     def rescaled(self, largest: int | None, label: str = "prices") -> tuple[Network, int]:
-        """Returns the same network with capacities that a solver can count, in the coarsest exact unit.
+        """Returns the network with capacities that a solver can represent, and their unit, which keeps them exact.
 
         Args:
-            largest: the largest capacity that the solver can take, or None for any.
+            largest: the largest capacity of the solver, or None for any.
             label: what the capacities are, for the error message.
 
-        Returns:
-            the network, and the unit: 1 if the capacities fit as they are.
-
         Raises:
-            UnsupportedProblem: the capacities do not fit in any unit. Without the check a solver would overflow
+            UnsupportedProblem: the capacities do not fit in any unit. Without this check, a solver would overflow
                 silently: a capacity of 6442450949 makes SciPy 1.17 report a flow of 0.
         """
         if largest is None or self.infinity <= largest:
@@ -87,9 +83,9 @@ class Network:
         return network, unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
-        """Returns a network with the same minimum cuts, and as many tiebreaks in its capacities as a solver can count.
+        """Returns a network with the same minimum cuts, with as many tiebreaks in its capacities as `largest` allows.
 
-        One unit of capacity outweighs the sum of all tiebreaks, so that integers lose nothing.
+        One unit of capacity outweighs the sum of all tiebreaks, so integers lose nothing.
         """
         network = self
         for tie in self.tiebreaks:
@@ -102,23 +98,23 @@ class Network:
         return network
 
     def is_decided(self, sides: Sides) -> bool:
-        """Says whether there is only one minimum cut: every vertex with arcs is on a fixed side."""
+        """Returns whether there is only one minimum cut: every vertex with arcs is on a fixed side."""
         decided = sides.source | sides.sink
         return bool(decided[self.tails].all() and decided[self.heads].all())
 
     def face(self, flow: IntArray, sides: Sides) -> tuple[Network, IntArray]:
-        """Returns the network whose finite cuts are the minimum cuts of this one, priced by its first tiebreak.
+        """Returns a network whose finite cuts are exactly the minimum cuts of this network.
 
-        A cut is minimum if and only if it cuts saturated arcs only and no flow crosses it
-        backwards (complementary slackness). So residual arcs become infinite, saturated arcs take
-        the tiebreak as capacity, and vertices that are on one side in every minimum cut are merged.
+        Its capacities are the first tiebreak. A cut is minimum if and only if it cuts only saturated arcs and no flow
+        crosses it backwards (complementary slackness). So residual arcs become infinite, saturated arcs get the
+        tiebreak as capacity, and vertices that are on one side in every minimum cut are merged.
 
         Args:
             flow: (k,) a maximum flow.
-            sides: what all minimum cuts have in common.
+            sides: the vertices that are on the same side of all minimum cuts.
 
         Returns:
-            the network, and (num_vertices,) the vertex of it that each vertex of this one became.
+            the network, and an array (num_vertices,) of the new vertex of each vertex.
         """
         free = ~(sides.source | sides.sink)
         vertex = np.where(sides.sink, SINK, SOURCE)
@@ -136,18 +132,19 @@ class Network:
 
 
 class Sides(NamedTuple):
-    """Says which side of *every* minimum cut a vertex is on; a vertex may be on neither.
+    """Holds the vertices that are on the same side of *every* minimum cut; a vertex may be in neither mask.
 
     Attributes:
         source: (num_vertices,) vertices that the source reaches through residual arcs.
-        sink: (num_vertices,) vertices that reach the sink through residual arcs: the sink side of the minimum cut
-            that is closest to the backward pass.
+        sink: (num_vertices,) vertices that reach the sink through residual arcs: the sink side of the minimum cut that
+            is closest to the backward pass.
     """
 
     source: BoolArray
     sink: BoolArray
 
 
+# Merges parallel arcs: capacities and tiebreaks add up, infinity stays infinity.
 def _merged(
     num_vertices: int,
     tails: IntArray,
@@ -157,7 +154,6 @@ def _merged(
     inner: BoolArray,
     infinity: int,
 ) -> Network:
-    """Merges parallel arcs: capacities and tiebreaks add up, infinity stays infinity."""
     codes, group = np.unique(tails[inner] * num_vertices + heads[inner], return_inverse=True)
 
     def summed(column: IntArray) -> IntArray:
@@ -176,16 +172,16 @@ def _merged(
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
-    """Holds a problem's network, and what it takes to read a cut of it as a choice.
+    """Holds a problem's network, and what is needed to read a cut of it as a choice.
 
     Attributes:
-        network: the network. Of all minimum cuts its tiebreaks prefer the fewest saved bytes (the
-            lowest cost, where the multipliers count bytes alone), then the fewest saved values.
+        network: the network. Among minimum cuts, its tiebreaks prefer the fewest saved bytes (the lowest cost, if the
+            multipliers count only bytes), then the fewest saved values.
         unit: the weight of one unit of the network's capacity.
         base: the weight of the values that every plan saves; they are not in the network.
         in_vertex, out_vertex: (n,) the two vertices of each value.
-        offloaded: (n,) the values that are offloaded if they are saved, since that weighs less, or weighs as much and
-            the tiebreaks prefer it.
+        offloaded: (n,) the values that are offloaded if they are saved, because that weighs less, or because the
+            weights are equal and the tiebreaks prefer it.
     """
 
     network: Network
@@ -200,17 +196,17 @@ class Reduction:
         """Builds the network of a feasible problem, in time linear in the graph.
 
         Args:
-            problem: a feasible problem; its budget is no part of the network.
+            problem: a feasible problem; its budget is not part of the network.
             weights: the multipliers of cost and of saved bytes; by default bytes are free.
-            rules: `forced_values(problem)`, to save time.
+            rules: `forced_values(problem)`, if it has been computed.
 
         Raises:
-            UnsupportedProblem: the weighed prices add up to 2**62 or more.
+            UnsupportedProblem: the weighted prices add up to 2**62 or more.
         """
         return Arcs.of(problem, rules).with_multipliers(weights)
 
     def choice(self, sink_side: BoolArray) -> Choice:
-        """Reads a cut as a choice, from (num_vertices,) its sink side.
+        """Returns the choice of a cut, which is a mask (num_vertices,) of its sink side.
 
         A value is saved if the cut contains its in-out arc, and recomputed if both its vertices are on the sink side.
         """
@@ -219,7 +215,7 @@ class Reduction:
         return Choice(saved, inside & outside, saved & self.offloaded)
 
     def sink_side(self, choice: Choice) -> BoolArray:
-        """Returns (num_vertices,) the sink side of the cut that stands for a choice."""
+        """Returns a mask (num_vertices,) of the sink side of the cut of a choice."""
         side = np.zeros(self.network.num_vertices, np.bool_)
         side[self.out_vertex[choice.saved | choice.recomputed]] = True
         side[self.in_vertex[choice.recomputed]] = True
@@ -229,20 +225,20 @@ class Reduction:
 
 @dataclass(frozen=True, eq=False)
 class Arcs:
-    """Holds the network of a feasible problem without capacities: it is the same for all multipliers."""
+    """Holds the network of a feasible problem without capacities, which is the same for all multipliers."""
 
     problem: Problem
-    in_vertex: IntArray  # (n,) one of the two vertices of each value
-    out_vertex: IntArray  # (n,) the other one
+    in_vertex: IntArray  # (n,)
+    out_vertex: IntArray  # (n,)
     always_saved: BoolArray  # (n,) values that every plan saves; they are not in the network
     save_values: IntArray  # positions of the values with an arc for saving
     recompute_values: IntArray  # positions of the values with an arc for recomputing
-    tails: IntArray  # (k,) of the arcs: first of `save_values`, then of `recompute_values`, then of the uses
+    tails: IntArray  # (k,) arcs of `save_values`, then of `recompute_values`, then of the uses
     heads: IntArray
 
     @classmethod
     def of(cls, problem: Problem, rules: ForcedValues | None = None) -> Arcs:
-        """Builds the arcs, in time linear in the graph; `rules` is `forced_values(problem)`, to save time."""
+        """Builds the arcs, in time linear in the graph. `rules` is `forced_values(problem)`, if already computed."""
         rules = rules or forced_values(problem)
         n = len(problem)
         in_vertex = np.where(rules.not_recomputable, SOURCE, np.arange(2, 2 + n))
@@ -277,10 +273,10 @@ class Arcs:
         )
 
     def with_multipliers(self, weights: Multipliers) -> Reduction:
-        """Returns the network under multipliers, in arrays of its own: changing them changes no other network.
+        """Returns the network under multipliers, in separate arrays.
 
         Raises:
-            UnsupportedProblem: the weighed prices add up to 2**62 or more.
+            UnsupportedProblem: the weighted prices add up to 2**62 or more.
         """
         problem, save_values, recompute_values = self.problem, self.save_values, self.recompute_values
         terms = _PricedArcs.of(problem, weights)
@@ -313,9 +309,7 @@ class Arcs:
 
 @dataclass(frozen=True, eq=False)
 class _PricedArcs:
-    """Holds the weights of the choices for each value, in a common unit."""
-
-    unit: int
+    unit: int  # of all weights below
     save: IntArray  # (n,) on the device or on the host, whichever weighs less
     recompute: IntArray
     save_tie: IntArray  # (n,) the first tiebreak of saving: bytes on the device, or cost where bytes alone count
@@ -334,8 +328,8 @@ class _PricedArcs:
         return cls(unit, np.where(offloaded, host, save), recompute, np.where(offloaded, host_tie, tie), offloaded)
 
 
+# Returns a unit, and arrays (n,) of the weights of saving, recomputing and possibly offloading in that unit.
 def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArray, ...]]:
-    """Returns a unit, and (n,) the weights of saving, recomputing and, with a host, offloading in that unit."""
     costs = [problem.save_cost, problem.recompute_cost]
     if problem.offload is not None:
         costs.append(problem.offload.cost)
@@ -344,7 +338,7 @@ def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArr
     cost_unit, byte_unit = (
         max(math.gcd(*map(int, map(np.gcd.reduce, columns))), 1) for columns in (costs, [problem.save_bytes])
     )
-    # What each column of costs counts, and what each value's bytes count in it.
+    # The multipliers of each column of costs, and of the bytes in it.
     prices = [(weights.cost, weights.byte), (weights.cost, 0), (weights.cost, 0)][: len(costs)]
     unit = math.gcd(*(cost * cost_unit for cost, _ in prices), *(byte * byte_unit for _, byte in prices))
     factors = [(cost * cost_unit // unit, byte * byte_unit // unit) for cost, byte in prices]

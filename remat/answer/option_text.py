@@ -1,4 +1,4 @@
-"""Reads and writes plug-ins with their options as text: `NAME` or `NAME:key=value,key=value`."""
+"""Parses and formats plug-ins with their options: `NAME` or `NAME:key=value,key=value`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _T = TypeVar("_T")
 
 
 def split_options(text: str) -> tuple[str, list[str]]:
-    """Splits a text into the name and the `key=value` pairs after its colon.
+    """Splits a text into the name and the `key=value` pairs after the colon.
 
     >>> split_options('byte-traffic:mode=aggressive,rules={"random": false}')
     ('byte-traffic', ['mode=aggressive', 'rules={"random": false}'])
     """
     name, _, inline = text.partition(":")
-    # A comma separates options only before the next `key=`, so that JSON values may hold some.
+    # Only a comma before a `key=` separates options, so JSON values may contain commas.
     return name, re.split(r",(?=\w+=)", inline) if inline else []
 
 
@@ -32,12 +32,11 @@ def options_of(plugin: type[Any]) -> dict[str, Field[Any]]:
 
 
 def default_of(option: Field[Any]) -> Any:
-    """Returns the default of an option; `dataclasses.MISSING` if it has none."""
     return option.default_factory() if option.default_factory is not MISSING else option.default
 
 
 def label(plugin: Solver | CostModel) -> str:
-    """Names a solver or cost model: by its name, or by the code that makes it if options differ from the defaults."""
+    """Returns the name of a solver or cost model, or its constructor call if options differ from the defaults."""
     if isinstance(plugin, Sum):
         return " + ".join(label(part) for part in plugin.parts)
     changed = ", ".join(f"{name}={value!r}" for name, value in _changed(plugin).items())
@@ -45,7 +44,7 @@ def label(plugin: Solver | CostModel) -> str:
 
 
 def option_text(plugin: Any) -> str:
-    """Writes a plug-in as users type it, with the options that differ from the defaults.
+    """Formats a plug-in as users type it, with the options that differ from the defaults.
 
     >>> from costmodels import ByteTraffic
     >>> option_text(ByteTraffic() + ByteTraffic(mode="aggressive"))
@@ -80,9 +79,9 @@ def _differ(value: Any, default: Any) -> bool:
 
 
 def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
-    """Makes an instance of a plug-in class from `key=value` pairs; a value is JSON, or else plain text.
+    """Makes an instance of a plug-in class from `key=value` pairs; a value is JSON, otherwise plain text.
 
-    Raises `InvalidOption` for an unknown option, a value of the wrong type, or a required option that is missing.
+    Raises `InvalidOption` for an unknown option, a value of the wrong type, or a missing required option.
     """
     name = getattr(plugin, "name", plugin.__name__)
     options = options_of(plugin)
@@ -107,15 +106,14 @@ def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
 
 
 def _value(text: str) -> Any:
-    """Reads a value as JSON, or else as text: `true`, `0.5`, `{"a": 1}`, `8GB`, `aggressive`."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
+# Refuses text for flags and mappings, because in Python the text "no" is true.
 def _check(label: str, value: Any, option: Field[Any]) -> None:
-    """Refuses text for flags and mappings: in Python the text "no" is true."""
     default = default_of(option)
     takes_text = "str" in str(option.type).split(" | ")
     if isinstance(default, bool) and not isinstance(value, bool) and not takes_text:

@@ -1,4 +1,4 @@
-"""Holds a plan: the answer to "save or recompute?", as data."""
+"""Defines a plan: which values to save and which to recompute, by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.facts.lazy_field import Deferred, LazyField, is_deferred
 
 _FORMAT = "remat.plan"
 _VERSION, _WITH_OFFLOADED = 1, 2
-"""Versions of the file format. A plan that offloads nothing has the first, so that an older remat reads it, too."""
+"""Versions of the file format. A plan without offloading has the first, so that an older remat can read it."""
 _SHOWN = 12
 
 
@@ -32,9 +32,9 @@ class Plan:
     Attributes:
         saved: names, in graph order.
         recomputed: names, in graph order.
-        graph: `Graph.signature` of the graph that the plan is for, or empty if unknown. Plans of `solve`,
-            `choose` and searches have it. Plans with equal decisions are equal, whatever their graph.
-        offloaded: names of those saved values that wait in the host's memory, in graph order.
+        graph: `Graph.signature` of the plan's graph, or empty if unknown. Plans of `solve`, `choose` and searches have
+            it. Plans with equal decisions are equal, whatever their graph.
+        offloaded: names of the saved values that wait in host memory, in graph order.
     """
 
     saved: tuple[str, ...]
@@ -48,19 +48,19 @@ class Plan:
                 object.__setattr__(self, label, name_column(f"Plan.{label}", getattr(self, label), InvalidPlan))
 
     def for_graph(self, graph: Graph) -> Plan:
-        """Returns this plan with the signature of a graph, so that a replay on another graph is refused."""
+        """Returns this plan with the signature of a graph, so that another graph is refused."""
         checked_graph(graph)
         return replace(self, graph=Deferred(lambda: graph.signature))
 
     def check_is_for(self, graph: Graph, remedy: str = "Solve the new graph") -> None:
-        """Checks that a graph is the one whose signature this plan has, if it has one.
+        """Checks that a graph has the signature of this plan, if the plan has one.
 
         Args:
-            graph: the graph that the plan is about to be used for.
+            graph: the graph for which the plan will be used.
             remedy: the advice at the end of the error message.
 
         Raises:
-            InvalidPlan: the graphs differ; the message shows what changed, changed inputs first.
+            InvalidPlan: the graphs differ; the message shows the differences, changed inputs first.
         """
         if not self.graph or self.graph == checked_graph(graph).signature:
             return
@@ -76,7 +76,7 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """Returns a hash of the decisions: the same on every machine, in whatever order they are listed."""
+        """Returns a hash of the decisions: the same on every machine, and for every order of the names."""
         decisions = [self.saved, self.recomputed, *([self.offloaded] if self.offloaded else [])]
         return hashlib.sha256(json.dumps([sorted(names) for names in decisions]).encode()).hexdigest()
 

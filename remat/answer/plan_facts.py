@@ -1,4 +1,4 @@
-"""Counts what a plan saves and recomputes on a graph, for people and for pictures."""
+"""Counts what a plan saves and recomputes on a graph."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from remat.facts.uses import propagate_to_operands
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """Says what a plan means on a graph, whatever it costs under a cost model. Names are in graph order.
+    """Describes a plan on a graph, independent of cost models. Names are in graph order.
 
     Attributes:
-        saved_activations: saved values that take memory of the device until the backward pass.
-        saved_inputs: saved inputs and views of inputs. They are alive anyway, so they take no memory.
-        saved_bytes: memory of the saved activations. Values that share a storage count once, and
-            a view counts as the whole storage that it keeps alive.
+        saved_activations: saved values that take device memory until the backward pass.
+        saved_inputs: saved inputs and views of inputs. They take no memory, because inputs are alive anyway.
+        saved_bytes: memory of the saved activations. Values that share a storage count once, and a view counts as the
+            whole storage that it keeps alive.
         offloaded: saved values that wait on the host, and views of them.
-        offloaded_bytes: memory of the host that they take, each storage once.
+        offloaded_bytes: their host memory, each storage once.
         recomputed_ops: operators that run a second time, in the backward pass.
-        recomputed_views: views that are taken again, for free.
-        deferred_ops: operators that run in the backward pass alone, since nothing that the forward
-            pass returns or saves depends on them. A plan lists them as recomputed, but they are no
-            extra work.
+        recomputed_views: views that are recomputed, for free.
+        deferred_ops: operators that run only in the backward pass, because neither an output nor a saved value depends
+            on them. A plan lists them as recomputed, but they are no extra work.
     """
 
     saved_activations: tuple[str, ...]
@@ -42,7 +41,7 @@ class PlanFacts:
 
     @classmethod
     def of(cls, graph: Graph, plan: Plan) -> PlanFacts:
-        """Counts the facts about a plan, in time linear in the graph.
+        """Computes the facts about a plan, in time linear in the graph.
 
         Raises:
             InvalidPlan: the plan names a value that the graph does not have.
@@ -64,7 +63,7 @@ class PlanFacts:
 
 
 def computed_by_forward(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) what the forward pass computes: all that its outputs, or saved values, depend on."""
+    """Returns a mask (n,) of what the forward pass computes: all on which its outputs or saved values depend."""
     return propagate_to_operands(graph.operands, graph.in_forward | saved, graph.region == Region.EITHER)
 
 
@@ -77,11 +76,11 @@ def _bytes(graph: Graph, activation: BoolArray) -> int:
 
 
 def no_recompute_saved_bytes(graph: Graph) -> int:
-    """Counts the bytes between the passes if no operator of the forward pass runs twice.
+    """Returns the bytes between the passes if no operator of the forward pass runs twice.
 
-    That is about what autograd saves: on the ten small models of the corpus, 0.75 to 1.42 times what eager autograd
-    saves, whose operators are other ones. Counted are the activations of the region FORWARD that other regions read,
-    or that are gradients. Those that share a storage count once.
+    This is about what autograd saves: on the ten small models of the corpus, 0.75 to 1.42 times what eager autograd
+    saves, which runs other operators. It counts the activations of the region FORWARD that other regions read, or
+    that are gradients; those that share a storage count once.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -95,10 +94,10 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
 
 
 def no_recompute_saved(graph: Graph) -> BoolArray:
-    """Returns (n,) what the forward pass hands over if no operator runs twice: see `no_recompute_saved_bytes`."""
+    """Returns a mask (n,) of what the forward pass saves if no operator runs twice: see `no_recompute_saved_bytes`."""
     forward = graph.in_forward.copy()
-    # An operator that ran has made its whole tuple, even the elements that only others read: attention makes its sums
-    # of exponentials for the backward pass.
+    # An operator that ran has computed its whole tuple, even elements that only the backward pass reads, such as the
+    # sums of exponentials of attention.
     forward[graph.consumers[graph.tuple_element[graph.consumers] & forward[graph.producers]]] = True
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
@@ -106,6 +105,6 @@ def no_recompute_saved(graph: Graph) -> BoolArray:
 
 
 def no_recompute_plan(graph: Graph) -> Plan:
-    """Returns a plan close to eager mode: no operator of the forward pass runs twice, unless a ban demands it."""
+    """Returns a plan close to eager mode: no operator of the forward pass runs twice, unless a ban requires it."""
     saved = no_recompute_saved(graph) & ~graph.cannot_save.mask & ~graph.must_recompute
     return Choice.from_saved(graph, saved).plan(graph)

@@ -1,7 +1,6 @@
-"""Finds solvers, cost models and estimators by name. Built-ins register exactly as other plug-ins do.
+"""Finds solvers, cost models and estimators by name. Built-ins register like other plug-ins.
 
-A package adds its own through entry points in its `pyproject.toml`; nothing is imported until the
-name is used:
+A package registers its own through entry points in its `pyproject.toml`; nothing is imported until the name is used:
 
     [project.entry-points."remat.solvers"]
     my-solver = "my_package.my_module:MySolver"
@@ -35,17 +34,17 @@ FASTEST_STEP_MODEL = "step-time"
 DEFAULT_BUDGET_MODEL = "memory-budget"
 DEFAULT_PAIR_MODEL = "fusion-pairs"
 DEFAULT_ESTIMATOR = "roofline"
-"""Constants, never "the first one installed": the same call gives the same answer everywhere.
+"""Constants, not "the first one installed", so that a call gives the same answer everywhere.
 
-Studies of a graph use the paper's prices, which are bytes. A step that runs is planned by PyTorch's prices, which lead
-to better kernels (`costmodels.byte_traffic`). Searches that solve many budgets of one graph use the quick solver.
+Studies of a graph use the paper's prices, in bytes. Steps that run use PyTorch's prices, which lead to better kernels
+(`costmodels.byte_traffic`). Searches that solve many budgets of one graph use the quick solver.
 """
 
 FALLBACK_SOLVER = "networkx"
-"""A flow solver that is always installed, and takes prices of any size."""
+"""A flow solver that is always installed, and accepts prices of any size."""
 
 FALLBACK_SOLVERS = ("scipy", FALLBACK_SOLVER)
-"""The solvers to try, in this order, where the default one is not installed: they find the same plan, more slowly."""
+"""The solvers to try, in this order, if the default one is not installed: they find the same plan, more slowly."""
 
 CLASSIC_CUTS = {
     "classic cut": "byte-traffic:mode=conservative",
@@ -60,7 +59,7 @@ _GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
 }
 _registered: dict[str, dict[str, type[Any]]] = {group: {} for group in _GROUPS.values()}
 _loaded: dict[tuple[str, str], type[Any]] = {}
-"""A cache: searching the metadata of all installed packages takes 5 ms, as long as solving many a graph."""
+"""A cache: searching the metadata of all installed packages takes 5 ms, as long as solving a graph."""
 
 _Base = TypeVar("_Base", Solver, CostModel, Estimator)
 _Plugin = TypeVar("_Plugin", bound=type[Solver] | type[CostModel] | type[Estimator])
@@ -75,7 +74,7 @@ def register(plugin: _Plugin) -> _Plugin:
     """
     group = _group_of(plugin)
     registered = _registered[group].get(plugin.name)
-    # A notebook's cell that runs twice defines its class twice: that is no conflict of names.
+    # A notebook cell that runs twice defines its class twice, which is no conflict.
     is_redefined = registered is not None and (registered.__module__, registered.__qualname__) == (
         plugin.__module__,
         plugin.__qualname__,
@@ -89,7 +88,7 @@ def register(plugin: _Plugin) -> _Plugin:
 
 
 def unregister(name: str) -> None:
-    """Removes what `register` added; installed plug-ins stay."""
+    """Removes a plug-in that `register` added; installed plug-ins stay."""
     for group in _registered.values():
         if group.pop(name, None) is not None:
             return
@@ -105,7 +104,7 @@ def costmodel_names() -> list[str]:
 
 
 def estimator_names() -> list[str]:
-    """Lists the names of all estimators of recompute time, sorted."""
+    """Returns the names of all estimators of recompute time, sorted."""
     return _names("remat.estimators")
 
 
@@ -123,7 +122,7 @@ def estimator_class(name: str) -> type[Estimator]:
 
 @cache
 def default_is_missing() -> bool:
-    """Says whether the default solver is not installed; warns of it once in a process."""
+    """Returns whether the default solver is not installed; warns about it once per process."""
     missing = solver_class(DEFAULT_SOLVER).missing()
     if missing:
         warnings.warn(
@@ -135,7 +134,6 @@ def default_is_missing() -> bool:
 
 
 def usable_solvers() -> list[str]:
-    """Lists the solvers that can be imported and whose packages are installed."""
     return [name for name in solver_names() if _is_usable(name)]
 
 
@@ -147,7 +145,7 @@ def find_solver(solver: str | Solver) -> Solver:
 
 
 def find_costmodel(cost_model: str | CostModel) -> CostModel:
-    """Returns an instance as it is, and for a text the cost model of this name with the options after the colon.
+    """Returns the cost model of a text, a name with options after a colon; an instance is returned as it is.
 
     >>> find_costmodel("byte-traffic:mode=aggressive")
     ByteTraffic(mode='aggressive', rules={}, free_parameters=False, prices='paper')
@@ -159,10 +157,10 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
 
 
 def find_estimator(estimator: str | Estimator) -> Estimator:
-    """Returns an instance as it is, and for a text the estimator of this name with the options after the colon.
+    """Returns the estimator of a text, a name with options after a colon; an instance is returned as it is.
 
     Raises:
-        UnknownName: no estimator has this name; the message says the nearest one.
+        UnknownName: no estimator has this name; the message suggests the nearest one.
         InvalidOption: there is no such option, or the argument is neither text nor an estimator.
 
     >>> find_estimator("roofline:device=h200")
@@ -217,8 +215,8 @@ def _installed(group: str) -> dict[str, EntryPoint]:
     return by_name
 
 
+# Names the file that hides the package of a plug-in, if that is why its module is not found.
 def _hidden(entry: EntryPoint, error: Exception) -> str:
-    """Says which file hides the package of a plug-in, if its module cannot be found for that reason."""
     top = entry.module.partition(".")[0]
     if not isinstance(error, ModuleNotFoundError) or error.name != entry.module or (spec := find_spec(top)) is None:
         return ""

@@ -1,4 +1,4 @@
-"""Adds up what plans save by the line of the model that made it."""
+"""Sums what plans save by source line of the model."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NUMBER = re.compile(r"\b[0-9]+\b")
 
 @dataclass(frozen=True)
 class SavedLine:
-    """Says how many of the saved bytes come from one line of a model.
+    """Describes how many of the saved bytes come from one line of a model.
 
     Attributes:
-        line: as in "model.py:57"; the module's path where only that is known; "" where nothing is.
+        line: such as "model.py:57"; the module's path if only that is known; "" if nothing is.
         modules: paths of the modules that ran the line, with "*" for the numbers of layers: "layers.*.fc1".
         bytes: memory between the passes; values that share a storage count once.
         values: the number of these storages.
@@ -33,7 +33,7 @@ class SavedLine:
     values: int
 
     def modules_told(self, width: int = 60) -> str:
-        """Returns the first of the modules, shortened to a width, and the number of the others."""
+        """Returns the first module, shortened to a width, and the number of the others."""
         more = f" and {len(self.modules) - 1} more" if len(self.modules) > 1 else ""
         return "".join(cut(module, width - len(more)) for module in self.modules[:1]) + more
 
@@ -42,7 +42,7 @@ class SavedLine:
 
 
 def saved_lines(plans: Iterable[tuple[Graph, Plan]]) -> tuple[SavedLine, ...]:
-    """Adds up what plans save on the device by lines, the largest first; empty where the graphs know no places.
+    """Returns what plans save on the device by line, the largest first; empty if the graphs have no places.
 
     Raises `InvalidPlan` if a plan names a value that its graph does not have.
     """

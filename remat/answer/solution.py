@@ -1,4 +1,4 @@
-"""Holds what a solver answers: a plan, how the search ended, and the evidence."""
+"""Defines a solver's answer: a plan, how the search ended, and the evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.problem.multipliers import BY_COST, Multipliers
 
 
 class TerminationReason(Enum):
-    """Says how a search ended, as the solver claims. Each member's value explains it to users."""
+    """Lists how a search can end, as the solver claims. The value of each member explains it to users."""
 
     OPTIMAL = "no plan costs less"
     FEASIBLE = "a plan was found, but there may be a cheaper one"
@@ -26,12 +26,12 @@ class TerminationReason(Enum):
 
 @dataclass(frozen=True)
 class Termination:
-    """Says how a search ended.
+    """Describes how a search ended.
 
     Attributes:
         reason: the outcome, as the solver claims it.
-        bound: a lower bound on the cost of every plan, in the problem's unit; None if the solver knows none.
-        limit: what stopped the solver ("time"), if and only if a limit stopped it.
+        bound: a lower bound on the cost of every plan, in the problem's unit; None without one.
+        limit: the limit that stopped the solver ("time"); None if none did.
         detail: the message of the package behind the solver.
     """
 
@@ -50,19 +50,19 @@ class Termination:
 
 
 class Certificate(ABC):
-    """Is evidence for a claim of optimality. Only a `FlowCertificate` can become a proof."""
+    """Represents evidence for a claim of optimality. Only a `FlowCertificate` can become a proof."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """Says in one phrase, for a table, how optimality is known."""
+        """Returns the kind of evidence in one phrase, for a table."""
 
 
 @dataclass(frozen=True, eq=False)
 class FlowCertificate(FrozenColumns, Certificate):
     """Holds a feasible flow: by duality, no plan weighs less than its value.
 
-    Without a budget the weight of a plan is its cost, and a flow of that value proves the plan optimal.
-    With a budget, see `remat.problem.multipliers`.
+    Without a budget, the weight of a plan is its cost, so a flow of that value proves that the plan is optimal. For
+    budgets, see `remat.problem.multipliers`.
 
     Attributes:
         flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, multipliers).network`.
@@ -82,10 +82,10 @@ class FlowCertificate(FrozenColumns, Certificate):
 
 @dataclass(frozen=True)
 class Enumeration(Certificate):
-    """States that the solver compared every candidate.
+    """Claims that the solver compared every candidate.
 
     Attributes:
-        candidates: how many plans it compared.
+        candidates: the number of compared plans.
     """
 
     candidates: int
@@ -96,7 +96,7 @@ class Enumeration(Certificate):
 
 @dataclass(frozen=True)
 class ClaimedBound(Certificate):
-    """States a bound on the word of another package; nobody can verify it.
+    """Claims a bound that another package reports and that cannot be verified.
 
     Attributes:
         backend: the name of that package, or of its solver.
@@ -110,12 +110,7 @@ class ClaimedBound(Certificate):
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """Holds the time of a step by its predicted kernels: a model of one device, neither measured nor proven.
-
-    Attributes:
-        device: the name of the device.
-        ns: nanoseconds of both passes.
-    """
+    """Holds the modelled time of both passes on a device, from the predicted kernels: neither measured nor proven."""
 
     device: str
     ns: float
@@ -130,14 +125,14 @@ class Solution:
 
     Attributes:
         plan: what to save and recompute; None if the solver found no plan.
-        objective: the cost of the plan in the problem's unit, recomputed from the problem; None without a plan.
+        objective: the cost of the plan in the problem's unit, computed from the problem; None without a plan.
         termination: how the search ended, with the bound.
         certificate: evidence for the bound; None without a plan.
-        solver: name of the solver.
+        solver: the name of the solver.
         solve_time_s: wall time of the solver in seconds, without the checks.
         is_proven: whether the plan is optimal (or no plan exists), and the proof was verified without trusting the
-            solver. Only `remat.solve` says so, and overwrites what a solver puts here.
-        step: the time of the step, if the plan was chosen by it (`remat.choose`); None otherwise.
+            solver. Only `remat.solve` sets this, and overwrites a solver's value.
+        step: the modelled time of the step, if the plan was chosen by it (`remat.choose`); otherwise None.
 
     Raises:
         CertificateRejected: the bound is above the objective.
@@ -163,17 +158,17 @@ class Solution:
 
     @property
     def bound(self) -> int | None:
-        """Returns a lower bound on the cost of every plan; None if the solver knows none."""
+        """Returns a lower bound on the cost of every plan; None without one."""
         return self.termination.bound
 
     @property
     def is_optimal(self) -> bool:
-        """Says whether the solver claims that no plan costs less."""
+        """Returns whether the solver claims that no plan costs less."""
         return self.termination.reason is TerminationReason.OPTIMAL
 
     @property
     def gap(self) -> float | None:
-        """Returns (objective - bound) / objective: the plan is at most this far from optimal. None without both."""
+        """Returns (objective - bound) / objective, the largest distance from the optimum; None without both."""
         if self.objective is None or self.bound is None:
             return None
         return (self.objective - self.bound) / self.objective if self.objective else 0.0
@@ -185,8 +180,8 @@ class Solution:
         return f"<Solution by {self.solver}: {numbers}, {state} ({evidence}), {self.plan}>"
 
 
+# NumPy's integers overflow silently.
 def _python_int(label: str, number: int | None) -> int | None:
-    """Converts to an integer of Python, since those of numpy overflow silently."""
     if number is None:
         return None
     if not is_whole(number):

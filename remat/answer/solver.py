@@ -1,4 +1,4 @@
-"""Says what a solver is. Implement `FlowSolver` for a maximum-flow code, `Solver` for anything else."""
+"""Defines the interface of solvers: `FlowSolver` for a maximum-flow code, `Solver` for all others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from remat.problem.problem import Problem
 
 
 class Feature(Enum):
-    """Names what a problem, or a caller, may ask of a solver. The value says it in words."""
+    """Lists what a problem or a caller may require of a solver. The value of each member is its text."""
 
     BUDGET = "a byte budget"
     OFFLOAD = "offloading"
@@ -36,10 +36,10 @@ class Solver(ABC):
     Attributes:
         name: the name that users type.
         exact: whether the solver finds an optimal plan of every problem with the declared features.
-        features: what the solver can take.
+        features: what the solver supports.
         requires: packages that `_solve` imports.
-        largest_capacity: the largest sum of prices (and, where ties are broken, of bytes) that the
-            package behind it can represent, after division by their greatest common divisor; None for any.
+        largest_capacity: the largest sum of prices (and of bytes, where they break ties) that the package behind it can
+            represent, after division by their greatest common divisor; None for any.
         max_values: the largest number of values of a problem; None for any.
     """
 
@@ -56,7 +56,7 @@ class Solver(ABC):
 
     @classmethod
     def missing(cls) -> tuple[str, ...]:
-        """Lists the required packages that are not installed."""
+        """Returns the required packages that are not installed."""
         return tuple(package for package in cls.requires if find_spec(package) is None)
 
     def check_installed(self) -> None:
@@ -69,7 +69,7 @@ class Solver(ABC):
             )
 
     def accept(self, problem: Problem, *, time_limit_s: float | None = None) -> None:
-        """Refuses what this solver cannot do, before it starts.
+        """Checks that this solver supports a problem and a time limit.
 
         Raises:
             NotInstalled: a required package is missing.
@@ -92,7 +92,6 @@ class Solver(ABC):
 
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
-    """Lists the features that a solver needs for a problem."""
     needs = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
     return tuple(feature for feature, needed in needs.items() if needed)
 
@@ -103,19 +102,18 @@ def check_time_limit(time_limit_s: object) -> None:
         raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {time_limit_s!r}")
 
 
+# An extra of remat if there is one, because it pins versions that work.
 def _remedy(packages: tuple[str, ...]) -> str:
-    """Says what to install: an extra of remat where there is one, since it pins versions that work."""
     extras = metadata("remat").get_all("Provides-Extra") or []
     return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
 
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """Holds a minimum cut, read as a choice.
+    """Holds a minimum cut as a choice.
 
     Attributes:
-        choice: what it saves and recomputes.
-        weight: its cost and saved bytes, weighed by the multipliers of the certificate.
+        weight: its cost and saved bytes, weighted by the multipliers of the certificate.
         certificate: the flow that proves that no choice weighs less.
     """
 
@@ -126,32 +124,31 @@ class Cut:
 
 @dataclass(frozen=True, eq=False)
 class MaxFlow:
-    """Holds a maximum flow of a problem's network, and so a lower bound on the weight of every choice."""
+    """Holds a maximum flow of a problem's network, which is a lower bound on the weight of every choice."""
 
     reduction: Reduction
     certificate: FlowCertificate
-    network: Network  # that of the reduction, in a unit in which the solver can count
+    network: Network  # that of the reduction, in a unit that the solver can represent
     flow: IntArray  # (k,) in that unit
-    sides: Sides  # what all minimum cuts have in common
+    sides: Sides  # of all minimum cuts
     weight: int  # of the minimum cuts
 
 
 class FlowSolver(Solver):
-    """Finds a maximum flow; the plan and its proof follow from the flow.
+    """Computes a maximum flow; the plan and its proof follow from the flow.
 
-    Of all optimal plans it returns the one that saves the fewest bytes, then the fewest values, then
-    lies closest to the backward pass. That plan is unique, so every flow solver returns the same.
-    Ties are broken exactly, by further flows over the set of minimum cuts (`Network.face`), and not by small weights
-    in the prices.
+    Of all optimal plans, it returns the one that saves the fewest bytes, then the fewest values, then is closest to the
+    backward pass. That plan is unique, so every flow solver returns the same. Ties are broken exactly, by further flows
+    over the set of minimum cuts (`Network.face`), not by small weights in the prices.
     """
 
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.OFFLOAD})
 
     @abstractmethod
     def _max_flow(self, network: Network) -> tuple[IntArray, Sides | None]:
-        """Finds a maximum flow of a network: (k,) one integer for each arc.
+        """Computes a maximum flow of a network: an array (k,) of one integer per arc.
 
-        Returns the flow, and `Sides` if the package behind the solver computes them fast, else None (see
+        Returns the flow, and its `Sides` if the package behind the solver computes them fast, otherwise None (see
         `residual_sides`).
         """
 
@@ -168,24 +165,24 @@ class FlowSolver(Solver):
     def minimum_cut(
         self, problem: Problem, multipliers: Multipliers = BY_COST, rules: ForcedValues | None = None
     ) -> Cut:
-        """Finds the choice that weighs least, whatever the budget, with the flow that proves it.
+        """Returns the choice with the least weight, whatever the budget, with the flow that proves it.
 
         Args:
             problem: a feasible problem.
-            multipliers: of cost and of saved bytes; by default bytes are free.
-            rules: `forced_values(problem)`, to save time.
+            multipliers: the multipliers of cost and of saved bytes; by default bytes are free.
+            rules: `forced_values(problem)`, if it has been computed.
 
         Raises:
-            UnsupportedProblem: the weighed prices are too large for this solver, or for any.
+            UnsupportedProblem: the weighted prices are too large for this solver, or for any.
         """
         flow = self.max_flow(Arcs.of(problem, rules), multipliers)
         return Cut(self.cut(flow), flow.weight, flow.certificate)
 
     def max_flow(self, arcs: Arcs, multipliers: Multipliers) -> MaxFlow:
-        """Finds the smallest weight that any choice has, with the flow that proves it; `cut` finds such a choice.
+        """Returns the least weight of all choices, with the flow that proves it; `cut` returns such a choice.
 
         Raises:
-            UnsupportedProblem: the weighed prices are too large for this solver, or for any.
+            UnsupportedProblem: the weighted prices are too large for this solver, or for any.
         """
         reduction = arcs.with_multipliers(multipliers)
         network, unit = reduction.network.rescaled(self.largest_capacity)
@@ -211,12 +208,11 @@ class FlowSolver(Solver):
         """Returns the choice of the minimum cut that the tiebreaks prefer.
 
         Raises:
-            UnsupportedProblem: the sum of the tiebreaks is more than this solver can count.
+            UnsupportedProblem: the sum of the tiebreaks is too large for this solver.
         """
         return flow.reduction.choice(self._preferred(flow.network, flow.flow, flow.sides))
 
     def _preferred(self, network: Network, flow: IntArray, sides: Sides) -> BoolArray:
-        """Returns the sink side of the minimum cut that the tiebreaks prefer, from a maximum flow."""
         if not network.tiebreaks or network.is_decided(sides):
             return sides.sink
         face, vertex = network.face(flow, sides)
@@ -238,12 +234,11 @@ def _is_array(part: Any, shape: tuple[int, ...], dtype: type) -> bool:
 
 
 def flow_value(network: Network, flow: IntArray) -> int:
-    """Returns the net flow out of the source."""
     return int(flow[network.tails == SOURCE].sum() - flow[network.heads == SOURCE].sum())
 
 
 def residual_sides(network: Network, flow: IntArray) -> Sides:
-    """Searches the residual graph of a maximum flow from both terminals, in linear time."""
+    """Computes the sides by a search of the residual graph from both terminals, in linear time."""
     slack, carrying = flow < network.capacities, flow > 0
     tails = np.concatenate([network.tails[slack], network.heads[carrying]])
     heads = np.concatenate([network.heads[slack], network.tails[carrying]])

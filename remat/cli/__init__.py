@@ -1,8 +1,7 @@
-"""Parses what users type after `remat`, and prints what they asked for; `import remat` does the work.
+"""Parses the arguments of `remat`, and prints the results; `import remat` does the work.
 
-It may import every floor of the library, and nothing of the library imports it. Begin reading in `app`, which
-names all commands: each has a file of its own, and what several of them take (`options`), read (`inputs`) and
-print (`output`) stands beside them.
+This package may import all others, and no other package imports it. Begin reading in `app`, which names all commands.
+Each command has one file; `options`, `inputs` and `output` contain what several commands take, read and print.
 """
 
 from remat.cli.app import main

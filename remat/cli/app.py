@@ -59,7 +59,7 @@ Exit codes:
 
 _CODES = {UnknownName: 2, InvalidOption: 2, Infeasible: 3, LimitReached: 4}
 
-# Where to find what earlier versions had as a command of its own.
+# Commands of earlier versions -> what to type now.
 _MOVED = {
     "pose": "solve GRAPH --problem FILE",
     "traffic-frontier": "frontier GRAPH --against traffic",
@@ -71,9 +71,8 @@ _MOVED = {
 }
 
 
+# Prints warnings as lines, and our errors as messages with exit codes; a bug keeps its traceback.
 class _Group(TyperGroup):
-    """Turns warnings into lines, and our errors into messages and exit codes; a bug keeps its traceback."""
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in _MOVED:
             raise UnknownName(f"`remat {args[0]}` has another name now: `remat {_MOVED[args[0]]}`")
@@ -127,8 +126,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"remat {remat.__version__}")
         raise typer.Exit
 
@@ -139,7 +138,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Takes the options of `remat` itself; the help text of the program is `_HELP`."""
+    """Handles the options of `remat` itself; the help text of the program is `_HELP`."""
     del version
 
 
@@ -152,5 +151,4 @@ app.add_typer(corpus_commands.app, name="corpus")
 
 
 def main() -> None:
-    """Runs the `remat` command on the arguments of the process."""
     app()

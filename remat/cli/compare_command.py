@@ -1,4 +1,4 @@
-"""Prints solvers side by side: `remat compare`."""
+"""Prints a comparison of solvers: `remat compare`."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def compare(
     return frame.records(), (*_tables(frame), *unhidden)
 
 
+# A table per graph and cost model, with the best in bold, and below it why a solver has no plan.
 def _tables(comparison: Comparison) -> Iterator[object]:
-    """Makes a table for each graph and cost model, and says below why a solver has no plan; the best is bold."""
     rows = zip(comparison.texts(), comparison.best(), strict=True)
     for (graph, cost_model), group in groupby(rows, lambda row: (row[0]["graph"], row[0]["cost model"])):
         listed = list(group)

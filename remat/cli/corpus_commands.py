@@ -30,7 +30,7 @@ def listed(
 ) -> Answer:
     """List the instances, with their sizes.
 
-    `saved` is what is kept if nothing is recomputed: about what autograd keeps.
+    `saved` is what is saved without recomputation: about what autograd saves.
 
     \b
       remat corpus list --family convolution

@@ -53,16 +53,16 @@ def device(
 
 
 def _list() -> Answer:
-    known = dict(KNOWN)
+    devices = dict(KNOWN)
     if any(measured_file(kind).is_file() for kind in ("cuda", "cpu")):
-        known["here"] = find_device("here")
+        devices["here"] = find_device("here")
     names: dict[str, list[str]] = {}
-    for name, one in known.items():
+    for name, one in devices.items():
         names.setdefault(one.source, []).append(name)
     sources = (Text(f"\n{', '.join(some)}: {source}") for source, some in names.items())
     also = Text(f"\nAlso: {', '.join(f'{alias} for {name}' for alias, name in ALIASES.items())}")
-    rows = table([_row(name, one) for name, one in known.items()], "device", "Tflop/s")
-    return {"devices": {name: asdict(one) for name, one in known.items()}, "aliases": ALIASES}, (rows, *sources, also)
+    rows = table([_row(name, one) for name, one in devices.items()], "device", "Tflop/s")
+    return {"devices": {name: asdict(one) for name, one in devices.items()}, "aliases": ALIASES}, (rows, *sources, also)
 
 
 def _row(name: str, one: DeviceProfile) -> dict[str, str]:

@@ -28,5 +28,5 @@ def explain(
       remat explain gpt2.json.gz gelu_3
     """
     with waiting("solving"):
-        found = explanation_of(Graph.load(graph), value, question.model(), question.chosen_solver())
-    return as_told(found), (found,)
+        explanation = explanation_of(Graph.load(graph), value, question.model(), question.chosen_solver())
+    return as_told(explanation), (explanation,)

@@ -1,4 +1,4 @@
-"""Forecasts what training a model will hold, and the largest batch that fits: `remat forecast`."""
+"""Forecasts the memory of training a model, and the largest batch that fits: `remat forecast`."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ def forecast(
     models = cost_models_of(cost_models or (), model_options)
     if largest_batch and (memory is None or len(models) > 1):
         raise typer.BadParameter("--largest-batch takes the --memory of a device, such as 80GB, and at most one -m")
-    make, made = optimizer_from(optimizer), load_factory(factory)
-    options: dict[str, Any] = {"optimizer": make, "device": device, "time_limit_s": time_limit}
+    build = load_factory(factory)
+    options: dict[str, Any] = {"optimizer": optimizer_from(optimizer), "device": device, "time_limit_s": time_limit}
     if largest_batch and memory is not None:
-        return _largest_batch(made, memory, optimizer, next(iter(models), None), options)
-    model, args, kwargs = made()
+        return _largest_batch(build, memory, optimizer, next(iter(models), None), options)
+    model, args, kwargs = build()
     searches = any(one.limits_peak or one.saved_limits for one in models)
     with waiting("forecasting", ends_early=searches):
-        found = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
-    fitting = None if memory is None else found.fitting(memory)
+        training = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
+    fitting = None if memory is None else training.fitting(memory)
     plans = [
         {"plan": one.name, **{key: value for key, value in asdict(one).items() if key.endswith("_bytes")}}
-        for one in found.plans
+        for one in training.plans
     ]
-    sizes = picked(found, "parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
-    document = sizes | {"optimizer": asdict(found.optimizer), "plans": plans, "fitting": fitting}
-    return document, (found, *([] if fitting is None else [f"fits into {memory}: {', '.join(fitting) or 'none'}"]))
+    sizes = picked(training, "parameter_bytes", "buffer_bytes", "input_bytes", "gradient_bytes")
+    document = sizes | {"optimizer": asdict(training.optimizer), "plans": plans, "fitting": fitting}
+    return document, (training, *([] if fitting is None else [f"fits into {memory}: {', '.join(fitting) or 'none'}"]))
 
 
-def _largest_batch(made: Any, memory: str, optimizer: str, model: CostModel | None, options: dict[str, Any]) -> Answer:
+def _largest_batch(build: Any, memory: str, optimizer: str, model: CostModel | None, options: dict[str, Any]) -> Answer:
     with waiting("searching", ends_early=True) as say:
 
         def step(batch: int) -> tuple[Any, ...]:
             say(f"a batch of {batch}")
-            return made(batch)
+            return build(batch)
 
         batch = remat.largest_batch(step, memory, cost_model=model, **options)
     names = ["PyTorch's plan"] * 2 if model is None else [label(model), option_text(model)]

@@ -25,12 +25,12 @@ from remat.words import human_bytes
 
 # Rows of the table, at most; --json prints all points.
 _TABLE = 40
-# Budgets that are solved for a page, or searched against traffic, where --budgets says nothing.
+# The default of --budgets for a page and against traffic.
 _MANY = 16
 
 
 class Against(StrEnum):
-    """Names what memory is traded against."""
+    """Lists what memory can be traded against."""
 
     TIME = "time"
     TRAFFIC = "traffic"
@@ -48,7 +48,7 @@ _BUDGETS = f"How many budgets to solve between the ends; 0 when left out, {_MANY
 
 @dataclass(frozen=True)
 class OfTime:
-    """Options of a frontier against time."""
+    """Holds the options of a frontier against time."""
 
     estimator: Annotated[str | None, plugin_option("--estimator", "-e", help=_ESTIMATOR)] = None
     solver: Annotated[str | None, plugin_option("--solver", "-s", help=_SOLVER)] = None
@@ -58,7 +58,7 @@ class OfTime:
 
 @dataclass(frozen=True)
 class OfTraffic:
-    """Options of a frontier against traffic."""
+    """Holds the options of a frontier against traffic."""
 
     start: Annotated[list[Path] | None, typer.Option(help=_START)] = None
     oracle: Annotated[str | None, typer.Option(metavar="model|inductor", help=_ORACLE)] = None
@@ -67,7 +67,7 @@ class OfTraffic:
 
 @dataclass(frozen=True)
 class OfPage:
-    """Options of a page."""
+    """Holds the options of a page."""
 
     html: Annotated[Path | None, typer.Option(help=_HTML)] = None
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report"
@@ -122,9 +122,9 @@ def frontier(
 
 
 def _refuse(where: str, options: OfTime | OfTraffic) -> None:
-    given = [f"--{name}" for name, value in vars(options).items() if value is not None]
-    if given:
-        raise typer.BadParameter(f"{', '.join(given)} has no meaning {where}: leave it out")
+    typed = [f"--{name}" for name, value in vars(options).items() if value is not None]
+    if typed:
+        raise typer.BadParameter(f"{', '.join(typed)} has no meaning {where}: leave it out")
 
 
 def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | None) -> Frontier:
@@ -160,7 +160,6 @@ def _against_traffic(
 
 
 def _save(curve: Frontier | TrafficFrontier, folder: Path | None) -> None:
-    """Writes the plan of each point to a file that is named after its saved bytes."""
     if folder is not None:
         folder.mkdir(parents=True)
         for point in curve.points:
@@ -168,7 +167,7 @@ def _save(curve: Frontier | TrafficFrontier, folder: Path | None) -> None:
 
 
 def _lines(curve: Frontier) -> Iterator[object]:
-    # Several budgets may have one plan: the smallest says most about it.
+    # Several budgets may have the same plan: the smallest one is listed.
     points = [*{point.point: point for point in reversed(curve.points)}.values()][::-1]
     yield table(frontier_rows(curve, (*points[:_TABLE], *curve.references)))
     if len(points) > _TABLE:
@@ -199,8 +198,8 @@ def _moved_document(graph: Path, curve: TrafficFrontier) -> dict[str, Any]:
         picked(point, "saved_bytes", "traffic_bytes", "source") | {"plan": point.plan.digest} for point in curve.points
     ]
     ended = picked(curve.termination, "limit", "detail")
-    found = picked(curve, "oracle", "predicted", "asked")
-    return {"graph": str(graph), **found, "termination": ended, "points": points}
+    counts = picked(curve, "oracle", "predicted", "asked")
+    return {"graph": str(graph), **counts, "termination": ended, "points": points}
 
 
 def _page(
@@ -208,7 +207,7 @@ def _page(
 ) -> Answer:
     from remat.views.report_page import Page
 
-    if not html.parent.is_dir():  # now, not after the frontiers of large graphs were found
+    if not html.parent.is_dir():  # checked before the frontiers of large graphs are computed
         raise typer.BadParameter(f"--html {html} must be in a folder that exists, got {html.parent}: make it first")
     if html.exists() and any(path.exists() and path.samefile(html) for path in results):
         raise typer.BadParameter(f"--html {html} is one of GRAPH..., and would be lost: name another file")

@@ -1,4 +1,4 @@
-"""Turns what users type on the command line into objects: plug-ins with options, graphs, plans, models."""
+"""Converts what users type to objects: plug-ins with options, graphs, plans, models."""
 
 from __future__ import annotations
 
@@ -31,23 +31,20 @@ def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
 
 
 def solver_if_named(text: str | None, options: Sequence[str] | None = None) -> Solver | None:
-    """Makes a solver as `solver_of` does; returns None without a name, so that the problem decides who solves it."""
+    """Makes a solver like `solver_of`; returns None without a name, so that the solver depends on the problem."""
     if text is None and options:
         raise typer.BadParameter("-S sets an option of a solver: name it with -s")
     return None if text is None else solver_of(text, options or ())
 
 
 def cost_model_of(text: str | None, options: Sequence[str] | None = None) -> CostModel:
-    """Makes a cost model from `NAME` or `NAME:key=value,key=value`, with further options.
-
-    Without a name, it is the default one.
-    """
+    """Makes a cost model from `NAME` or `NAME:key=value,key=value`, with further options; None means the default."""
     text = text or DEFAULT_COST_MODEL
     return _configured(costmodel_class(split_options(text)[0]), text, options or (), "-O")
 
 
 def cost_models_of(texts: Sequence[str], options: Sequence[str] | None = None) -> list[CostModel]:
-    """Makes cost models as `cost_model_of` does; further options are those of the only one."""
+    """Makes cost models like `cost_model_of`; further options are allowed only for a single one."""
     if options and len(texts) != 1:
         how = "write -m NAME:KEY=VALUE for each" if texts else "name it with -m"
         raise typer.BadParameter(f"-O sets an option of one cost model: {how}")
@@ -55,7 +52,7 @@ def cost_models_of(texts: Sequence[str], options: Sequence[str] | None = None) -
 
 
 def graph_file(path: Path) -> Path:
-    """Returns the path of a graph file; of an instance of the corpus, if that is named and there is no such file."""
+    """Returns the path of a graph file, or of the instance of the corpus with this name if there is no such file."""
     name = path.name.removesuffix(".gz").removesuffix(".json")
     if path.exists():
         return path
@@ -75,12 +72,11 @@ def graph_file(path: Path) -> Path:
 
 
 def graph_files(paths: list[Path]) -> list[Path]:
-    """Returns the path of each, as `graph_file` does."""
     return [*map(graph_file, paths)]
 
 
 def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Finds `MODULE:FACTORY`, whose results are read: (model, args) or (model, args, kwargs).
+    """Imports `MODULE:FACTORY` and returns a function that calls it and checks its result: (model, args[, kwargs]).
 
     The current directory is importable, as with `python -m`. A module may be named by its file: `my_models.py:gpt2`.
     """
@@ -103,19 +99,19 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
         raise CaptureError(f"{text} must be a function that returns (model, args[, kwargs]), got {factory!r}")
 
     @wraps(factory)
-    def made(*given: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def build(*args: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         try:
-            signature(factory).bind(*given)
+            signature(factory).bind(*args)
         except TypeError as error:
-            how = "a batch size" if given else "no arguments"
+            how = "a batch size" if args else "no arguments"
             raise CaptureError(f"{text} is called with {how}: {error}") from None
-        return model_and_arguments(text, factory(*given))
+        return model_and_arguments(text, factory(*args))
 
-    return made
+    return build
 
 
+# An error begins with what the user typed.
 def _configured(plugin: type[_Plugin], text: str, pairs: Sequence[str], flag: str) -> _Plugin:
-    """Makes a plug-in; an error begins with what was typed for it."""
     try:
         return from_options(plugin, [*split_options(text)[1], *pairs])
     except InvalidOption as error:

@@ -1,4 +1,4 @@
-"""Shows what a plan becomes: `remat inspect timeline`, `traffic`, `kernels` and `picture`."""
+"""Shows the effects of a plan: `remat inspect timeline`, `traffic`, `kernels` and `picture`."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ def timeline(
     values = Graph.load(graph)
     with waiting("solving"):
         plan = plan_options.plan_of(values)
-        found = simulated(values, plan, holds_outputs=holds_outputs, device=device)
+        line = simulated(values, plan, holds_outputs=holds_outputs, device=device)
         bound = (step_floor if records_calls(values) else lower_bound)(values, holds_outputs=holds_outputs)
     if output is not None:
-        found.show(output)
+        line.show(output)
     which = "no plan that offloads nothing" if plan.offloaded else "no plan"
     document = {
         "graph": str(graph),
-        **picked(found, "forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end"),
+        **picked(line, "forward_peak_bytes", "backward_peak_bytes", "peak_bytes", "saved_bytes", "at_forward_end"),
         "lower_bound_bytes": None if plan.offloaded else bound.bytes,
-        "peak_step": found.peak_step,
-        "peak_tensors": [as_told(tensor) for tensor in found.peak_tensors],
+        "peak_step": line.peak_step,
+        "peak_tensors": [as_told(tensor) for tensor in line.peak_tensors],
         "picture": None if output is None else str(output),
     }
     bounded = f"{which} has a smaller peak than {human_bytes(bound.bytes)}"
-    return document, (found, bounded, *written(output))
+    return document, (line, bounded, *written(output))
 
 
 def traffic(
@@ -85,21 +85,21 @@ def traffic(
     """
     values = Graph.load(graph)
     with waiting("solving"):
-        found = predict_traffic(values, plan_options.plan_of(values), fused=fused, device=device)
-    time = None if device in (None, "cuda") else modelled_time(values, found.kernels, device)
+        predicted = predict_traffic(values, plan_options.plan_of(values), fused=fused, device=device)
+    time = None if device in (None, "cuda") else modelled_time(values, predicted.kernels, device)
     kernels: list[dict[str, Any]] = [
         {
             **picked(kernel, "backward", "generated"),
             **{part: [values.names[v] for v in getattr(kernel, part)] for part in ("values", "reads", "writes")},
             **picked(kernel, "read_bytes", "written_bytes"),
         }
-        for kernel in found.kernels
+        for kernel in predicted.kernels
     ]
-    about = {"graph": str(graph), "backend": found.backend}
-    about |= picked(found, "reads", "writes", "read_bytes", "written_bytes", "bytes", "offloaded_bytes")
+    about = {"graph": str(graph), "backend": predicted.backend}
+    about |= picked(predicted, "reads", "writes", "read_bytes", "written_bytes", "bytes", "offloaded_bytes")
     about |= {} if time is None else {"modelled": picked(time, "device", "forward_ns", "backward_ns")}
-    alone = ["(kernels alone, without the copies)"] if time and found.offloaded_bytes else []
-    return about | {"kernels": kernels}, (found, *filter(None, [time]), *alone)
+    alone = ["(kernels alone, without the copies)"] if time and predicted.offloaded_bytes else []
+    return about | {"kernels": kernels}, (predicted, *filter(None, [time]), *alone)
 
 
 def picture(

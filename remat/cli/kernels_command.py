@@ -1,4 +1,4 @@
-"""Compiles the kernels of a plan for a GPU that need not be there: `remat inspect kernels`."""
+"""Compiles the kernels of a plan for a GPU, on a machine with or without one: `remat inspect kernels`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def kernels(
 
     device = device or "h100"
     with device_of(device)[1]():
-        pass  # what is missing is said now, not after the plan was solved for
+        pass  # reports a missing package before the plan is solved
     values = Graph.load(graph)
     if values.meta.get("device") != "cuda":
         typer.echo(

@@ -1,4 +1,4 @@
-"""Lets a command take a group of options as one parameter: a dataclass, of which each field is an option."""
+"""Makes commands whose parameters are groups of options: dataclasses in which each field is an option."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TORCHS = "pytorch:"
 
 @dataclass(frozen=True)
 class Question:
-    """Says what is to be solved, and by which solver."""
+    """Holds the options of the problem to solve, and of the solver."""
 
     cost_model: CostModelName = None
     solver: SolverName = None
@@ -34,27 +34,24 @@ class Question:
     solver_options: SolverOptions = None
 
     def model(self) -> CostModel:
-        """Makes the cost model; without a name, it is the default one."""
         return cost_model_of(self.cost_model, self.model_options)
 
     def chosen_solver(self) -> Solver | None:
-        """Makes the solver; without a name, it is None: the problem then decides who solves it."""
         return solver_if_named(self.solver, self.solver_options)
 
 
 @dataclass(frozen=True)
 class PlanOptions(Question):
-    """Says which plan a command looks at: that of a file, PyTorch's own, or the answer to a question."""
+    """Holds the options that choose the plan of a command: a plan from a file, PyTorch's own, or a solved one."""
 
     plan: PlanName = None
 
     @property
     def is_named(self) -> bool:
-        """Says whether any option names a plan, or what to solve for one."""
         return any(getattr(self, option.name) for option in fields(self))
 
     def plan_of(self, graph: Graph) -> Plan:
-        """Reads the plan, asks PyTorch for it, or solves for it."""
+        """Returns the plan: from its file, from PyTorch, or by solving."""
         if self.plan not in (None, "solved"):
             if self.cost_model or self.solver or self.model_options or self.solver_options:
                 raise typer.BadParameter(
@@ -63,12 +60,12 @@ class PlanOptions(Question):
                 )
             return _torchs_plan(graph, self.plan) if self.plan.startswith(_TORCHS) else Plan.load(self.plan)
         solution = choose(graph, self.model(), self.chosen_solver())
-        assert solution.plan is not None  # choose() raises where there is none
+        assert solution.plan is not None  # choose() raises if there is none
         return solution.plan
 
 
 def command(answer: Callable[..., Answer]) -> Callable[..., None]:
-    """Makes a command of a function: an option for each field of the groups that it takes, and --json."""
+    """Makes a command from a function, with an option for each field of its groups, and --json."""
     hints = get_type_hints(answer, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     options: dict[str, tuple[Any, Any]] = {}  # annotation, default
@@ -83,8 +80,10 @@ def command(answer: Callable[..., Answer]) -> Callable[..., None]:
     @wraps(answer)
     def called(as_json: bool, **typed: Any) -> None:
         quiet.set(as_json)
-        made = {name: kind(**{one.name: typed.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()}
-        show(answer(**typed, **made))
+        filled = {
+            name: kind(**{one.name: typed.pop(one.name) for one in fields(kind)}) for name, kind in groups.items()
+        }
+        show(answer(**typed, **filled))
 
     vars(called)["__signature__"] = Signature(  # what typer reads
         [Parameter(name, Parameter.KEYWORD_ONLY, default=one[1], annotation=one[0]) for name, one in options.items()]
@@ -93,8 +92,8 @@ def command(answer: Callable[..., Answer]) -> Callable[..., None]:
     return called
 
 
+# PyTorch's plan at a memory budget, which also saves what PyTorch recomputes illegally.
 def _torchs_plan(graph: Graph, text: str) -> Plan:
-    """Asks PyTorch for its plan at a memory budget; the plan also saves what PyTorch recomputes and we must not."""
     try:
         budget = float(text.removeprefix(_TORCHS))
     except ValueError:

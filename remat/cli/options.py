@@ -1,4 +1,4 @@
-"""Declares once each argument and option that several commands share: how it is typed, and its help text."""
+"""Declares each argument and option that several commands share, with its help text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ _PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or 
 
 
 def plugin_option(*flags: str, help: str) -> Any:
-    """Makes an option that takes a plug-in with its options, or several."""
     return typer.Option(*flags, metavar="NAME[:KEY=VALUE,...]", help=help)
 
 

@@ -1,4 +1,4 @@
-"""Prints what commands found: tables for people, with rich, or JSON."""
+"""Prints the results of commands: tables for people, with rich, or JSON."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rich.text import Text
 from remat.improve.progress import ending_at_ctrl_c
 
 Answer = tuple[Mapping[str, Any] | Sequence[Any], Iterable[object]]
-"""What a command returns: a document for --json; and what is printed for people: tables, or what has a text."""
+"""The result of a command: a document for --json, and the objects to print for people."""
 
 quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 """Whether this command prints JSON and nothing else."""
 
 stopped: ContextVar[bool] = ContextVar("stopped", default=False)
-"""Whether Ctrl-C ended a search of this command, so that what is printed is the best so far."""
+"""Whether Ctrl-C ended a search of this command, so that the printed result is the best so far."""
 
 
 def show(answer: Answer) -> None:
-    """Prints an answer: its JSON document after `--json`, else its texts and tables."""
+    """Prints an answer: its JSON document with `--json`, otherwise its texts and tables."""
     document, things = answer
     if quiet.get():
         typer.echo(json.dumps(document, indent=1, default=_plain))
@@ -43,12 +43,11 @@ def show(answer: Answer) -> None:
 
 
 def picked(thing: object, *names: str) -> dict[str, Any]:
-    """Returns some attributes of a thing, for JSON."""
     return {name: getattr(thing, name) for name in names}
 
 
 def as_told(record: Any) -> dict[str, Any]:
-    """Lists the attributes of a dataclass for JSON, but not where a value comes from if that is unknown."""
+    """Returns the attributes of a dataclass for JSON, without an unknown place."""
     return {key: value for key, value in asdict(record).items() if key != "place" or value}
 
 
@@ -57,24 +56,23 @@ def _plain(value: object) -> object:
 
 
 def written(path: Path | None) -> Iterator[str]:
-    """Says that a file or a folder was written, if there is one."""
+    """Yields a message that a file or a folder was written, if there is one."""
     if path is not None:
         yield f"written to {path}"
 
 
 def bold(text: str) -> Text:
-    """Makes a heading."""
     return Text(text, style="bold")
 
 
 def console() -> Console:
-    """Returns the console of standard output; where that is a file or a pipe, lines are not cut to 80 columns."""
+    """Returns the console of standard output; in a file or a pipe, lines are not cut to 80 columns."""
     terminal = Console()
     return terminal if terminal.is_terminal else Console(width=200)
 
 
 def table(rows: Iterable[Mapping[str, object]], *unbroken: str) -> Table:
-    """Makes a table of rows that share their keys, which are the headings; cells of `unbroken` columns stay a line."""
+    """Makes a table of rows whose common keys are the headings; cells of `unbroken` columns are not wrapped."""
     built = Table(box=None, pad_edge=False, header_style="bold")
     for position, row in enumerate(rows):
         if position == 0:
@@ -86,13 +84,13 @@ def table(rows: Iterable[Mapping[str, object]], *unbroken: str) -> Table:
 
 @contextmanager
 def waiting(what: str, *, ends_early: bool = False) -> Generator[Callable[[str], None]]:
-    """Shows on standard error, if that is a terminal, what takes time, and for how long; but not with --json.
+    """Shows the current work and its duration on standard error, if that is a terminal, but not with --json.
 
     Args:
-        ends_early: it is a search that the first Ctrl-C ends with the best so far.
+        ends_early: whether the first Ctrl-C ends the work with the best result so far.
 
     Returns:
-        a way to say how far it is.
+        a function that shows the progress.
     """
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     err = Console(stderr=True)

@@ -28,7 +28,7 @@ from remat.problem.costmodel import CostModel
 
 
 class Kind(StrEnum):
-    """Names a kind of plug-in."""
+    """Lists the kinds of plug-ins."""
 
     SOLVERS = "solvers"
     COSTMODELS = "costmodels"
@@ -46,7 +46,7 @@ def plugins(kind: Annotated[Kind | None, typer.Argument(help="List only these.")
     if kind is not None:
         return described[kind], _lines(kind, described[kind])
     parts = (thing for one in Kind for thing in (bold(f"{one.upper()}\n"), *_lines(one, described[one]), ""))
-    return {one.value: found for one, found in described.items()}, parts
+    return {one.value: entries for one, entries in described.items()}, parts
 
 
 def _described(kind: Kind) -> list[dict[str, Any]]:
@@ -57,16 +57,16 @@ def _described(kind: Kind) -> list[dict[str, Any]]:
     return [_described_cost_model(costmodel_class(name)) for name in costmodel_names()]
 
 
-def _lines(kind: Kind, found: list[dict[str, Any]]) -> Iterator[object]:
-    rows = [_solver_row(one) if kind is Kind.SOLVERS else {"name": one["name"], "unit": one["unit"]} for one in found]
+def _lines(kind: Kind, entries: list[dict[str, Any]]) -> Iterator[object]:
+    rows = [_solver_row(one) if kind is Kind.SOLVERS else {"name": one["name"], "unit": one["unit"]} for one in entries]
     yield table(rows, "name")
-    for one in found:
+    for one in entries:
         yield Text.assemble("\n", (one["name"], "bold"), f": {one['doc']}")
         for name, option in one["options"].items():
             default = "VALUE" if option["required"] else option["default"]
             text = default if isinstance(default, str) else json.dumps(default, default=str)
             yield Text(f"  {name}={option['choices'] or text}")
-    for one in found:
+    for one in entries:
         if one.get("rules"):
             yield bold(f"\nRules of {one['name']}, as by default: what is not recomputed")
             yield table(one["rules"])
@@ -92,8 +92,8 @@ def _described_cost_model(model: type[CostModel]) -> dict[str, Any]:
     return described | {"unit": _unit(model), "rules": rules}
 
 
+# If an option decides, the unit of the defaults, or that of the estimator.
 def _unit(model: type[CostModel]) -> str:
-    """Says the unit of a cost model; where an option decides, that of its defaults, or of the estimator to name."""
     unit: Any = model.unit
     if isinstance(unit, str):
         return unit

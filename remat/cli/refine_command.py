@@ -48,7 +48,7 @@ def refine(
     """
     values = Graph.load(graph)
     with waiting("refining", ends_early=True) as say:
-        found = improve(
+        refined = improve(
             values,
             plan_options.plan_of(values),
             cast(Any, objective),
@@ -61,15 +61,15 @@ def refine(
             device=device,
         )
     if output is not None:
-        found.plan.save(output)
+        refined.plan.save(output)
     document = {
         "graph": str(graph),
-        **picked(found, "objective", "oracle", "terms", "before", "after"),
-        "starts": [vars(start) | {"plan": start.plan.digest} for start in found.starts],
-        "moves": [asdict(step) for step in found.history],
-        **picked(found, "evaluated", "asked", "layers", "time_s"),
-        "termination": picked(found.termination, "limit", "detail"),
-        "plan": found.plan.digest,
-        "saved": found.plan.saved,
+        **picked(refined, "objective", "oracle", "terms", "before", "after"),
+        "starts": [vars(start) | {"plan": start.plan.digest} for start in refined.starts],
+        "moves": [asdict(step) for step in refined.history],
+        **picked(refined, "evaluated", "asked", "layers", "time_s"),
+        "termination": picked(refined.termination, "limit", "detail"),
+        "plan": refined.plan.digest,
+        "saved": refined.plan.saved,
     }
-    return document, (found, *written(output))
+    return document, (refined, *written(output))

@@ -30,7 +30,7 @@ from remat.problem.problem_file import problem_document
 from remat.views.compare import warm_up
 from remat.words import counted, human_bytes, human_price, human_seconds, spoken_gap
 
-# How a problem is written, by the suffix of its file; any other one is JSON.
+# Suffix of the file of a problem -> its format; all others are JSON.
 _FORMATS = {".mps": "mps", ".max": "dimacs", ".dimacs": "dimacs"}
 
 
@@ -141,14 +141,18 @@ def _summary(facts: PlanFacts, solution: Solution, unit: str, pose_time_s: float
 def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str, top: int) -> Iterator[object]:
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
-    priced = bool(problem.save_cost[positions].any())  # where saving is free, a column of zeros says nothing
-    known = any(problem.places)  # both do not fit into 80 columns, and a name tells most of the operator
+    priced = bool(problem.save_cost[positions].any())  # no column if saving is free
+    has_places = any(problem.places)  # the operator does not fit into 80 columns, too; the name mostly tells it
     if order and top > 0:
         yield ""
         yield table(
             {
                 "saved activation": problem.names[v],
-                **({"from": problem.places[v]} if known else {"operator": graph.ops[graph.index[problem.names[v]]]}),
+                **(
+                    {"from": problem.places[v]}
+                    if has_places
+                    else {"operator": graph.ops[graph.index[problem.names[v]]]}
+                ),
                 "memory": human_bytes(int(problem.save_bytes[v])),
                 **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
             }

@@ -1,4 +1,4 @@
-"""Shortens the traceback of an error in the user's own code to the lines that are theirs."""
+"""Shortens the traceback of an error in the user's own code to the lines of the user."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from traceback import FrameSummary, StackSummary, extract_tb, format_exception_o
 
 _REMAT = Path(__file__).parents[1]
 
-# Where `remat` imports a user's module, calls the factory, and runs the model: (file, function).
-_HANDS_OVER = {("inputs.py", "load_factory"), ("inputs.py", "made"), ("capture.py", "call")}
-# Lines of a message that are shown, at most.
+# The functions (file, name) in which `remat` imports a user's module, calls the factory, and runs the model.
+_HANDS_OVER = {("inputs.py", "load_factory"), ("inputs.py", "build"), ("capture.py", "call")}
+# The most lines of a message to show.
 _LINES = 5
 
 
 def users_traceback(error: Exception) -> str | None:
-    """Writes an error as Python does, with none but the user's lines; None if the error is one of `remat` itself.
+    """Formats an error like Python, but with only the user's lines; returns None for an error of `remat` itself.
 
-    It is the user's if `remat` had handed over to the user's code, and that did not call `remat` again.
+    It is the user's error if `remat` had called the user's code, and that code had not called `remat` again.
     """
     failed, frames = _traced(error) or (error, extract_tb(error.__traceback__))
     handed_over = [i for i, frame in enumerate(frames) if _hands_over(frame)]

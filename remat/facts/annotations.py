@@ -1,4 +1,4 @@
-"""Sets marks on a graph's values, as a user would."""
+"""Annotates the values of a graph, as a user can do by hand."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _GATHERS = ("all_gather", "allgather", "wait_tensor")
 def recompute_parameter_copies(graph: Graph) -> Graph:
     """Marks every copy of a parameter MUST_RECOMPUTE, so that no plan saves one.
 
-    A copy is a cast, a view, a clone or a gathering of one parameter alone, or of another copy. The
-    parameter is in memory anyway, or is gathered again when it is needed. Without the marks, autocast keeps a
-    half-precision copy of all weights from the forward to the backward pass (DeepSpeed's
-    DeepCompile measured 9.5 against 7.3 GB). Gathering twice means that a collective runs twice: these
-    marks permit it. What is marked MUST_SAVE stays so, as torch marks what leaves a checkpointed region.
+    A copy is a cast, a view, a clone or an all-gather of a single parameter, or of another copy. The parameter is in
+    memory anyway, or is gathered again when it is needed. Without the marks, autocast keeps a half-precision copy of
+    all weights from the forward to the backward pass (DeepSpeed's DeepCompile measured 9.5 against 7.3 GB). Gathering
+    twice runs a collective twice; these marks permit it. Values marked MUST_SAVE stay so, because torch marks what
+    leaves a checkpointed region that way.
 
     Returns:
-        the graph with the marks; bans on recomputing what is marked are lifted.
+        the graph with the marks, without bans on recomputing the marked values.
     """
     checked_graph(graph)
     copy = np.zeros(len(graph), np.bool_)
-    # A copy of a buffer that the forward pass overwrites holds the old value: a second copy would hold the new one.
+    # A copy of a buffer that the forward pass overwrites has the old value; a second copy would have the new one.
     lasting = graph.parameter & ~graph.cannot_recompute.mask
     for v, operands in enumerate(graph.operands):
         op = graph.ops[v]

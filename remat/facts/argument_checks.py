@@ -1,4 +1,4 @@
-"""Checks arguments where they come in, so that an error speaks of the argument."""
+"""Checks arguments at the entry points, so that an error names the argument."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checked_flag(label: str, flag: object) -> bool:
 
 
 def model_and_arguments(label: str, answer: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Reads what a factory returned: a model, arguments, and keyword arguments if there are any.
+    """Returns what a factory returned: a model, arguments, and keyword arguments if there are any.
 
     Raises a `CaptureError` that begins with `label` for anything else.
     """

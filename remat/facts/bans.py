@@ -1,4 +1,4 @@
-"""Holds what is forbidden, value by value, and why."""
+"""Defines bans: which values are forbidden, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from remat.facts.columns import (
 
 
 def cannot_be(action: Literal["saved", "recomputed", "offloaded"], reason: str) -> str:
-    """Says why a value is never saved, recomputed or offloaded. All messages take their wording from here."""
+    """Returns the text with which all messages say that a value is never saved, recomputed or offloaded, and why."""
     return f"cannot be {action} ({reason})"
 
 
@@ -32,7 +32,7 @@ def cannot_be(action: Literal["saved", "recomputed", "offloaded"], reason: str) 
 class Bans(FrozenColumns):
     """Holds a column of reasons: `codes[i] == 0` allows value i, `k > 0` forbids it for `reasons[k-1]`.
 
-    With a number for each value in the place of a text, a million bans take one numpy operation.
+    With numbers instead of texts, a million bans take one numpy operation.
     """
 
     codes: IntArray
@@ -70,24 +70,24 @@ class Bans(FrozenColumns):
 
     @cached_property
     def mask(self) -> BoolArray:
-        """Returns (n,) which values are forbidden."""
+        """Returns a mask (n,) of the forbidden values."""
         return frozen(self.codes > 0)
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def reason(self, index: int) -> str | None:
-        """Says why value `index` is forbidden, or None where it is allowed."""
+        """Returns why value `index` is forbidden; None if it is allowed."""
         code = int(self.codes[index])
         return self.reasons[code - 1] if code else None
 
     def by_reason(self, mask: BoolArray) -> Iterator[tuple[str, BoolArray]]:
-        """Yields, for each reason that forbids values of `mask`, the reason and (n,) these values."""
+        """Yields each reason that forbids values of `mask`, with a mask (n,) of these values."""
         for code in sorted(set(self.codes[mask & self.mask].tolist())):
             yield self.reasons[code - 1], mask & (self.codes == code)
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
-        """Returns these bans and those of `mask`; a value already forbidden keeps its first reason."""
+        """Returns these bans and those of `mask`; a forbidden value keeps its first reason."""
         fresh = mask & ~self.mask
         if not any_set(fresh):
             return self
@@ -96,7 +96,7 @@ class Bans(FrozenColumns):
         return Bans(frozen(codes), reasons)
 
     def __or__(self, other: Bans) -> Bans:
-        """Returns both sets of bans; where both forbid, the reason of `self` stands."""
+        """Returns both sets of bans; a value that both forbid has the reason of `self`."""
         merged = self
         for code, reason in enumerate(other.reasons, start=1):
             merged = merged.also(other.codes == code, reason)
@@ -107,11 +107,11 @@ class Bans(FrozenColumns):
         return Bans(frozen(self.codes[indices]), self.reasons)
 
     def without(self, mask: BoolArray) -> Bans:
-        """Returns these bans, lifted from the values of `mask`."""
+        """Returns these bans without those of `mask`."""
         return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if any_set(mask) else self
 
     def as_dict(self) -> dict[int, str]:
-        """Returns the forbidden positions, each with its reason: the inverse of `of`."""
+        """Returns the forbidden positions with their reasons: the inverse of `of`."""
         return {int(i): self.reasons[int(self.codes[i]) - 1] for i in np.flatnonzero(self.codes)}
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Pauses Python's search for cycles of garbage while very many objects are made."""
+"""Pauses Python's cyclic garbage collector while very many objects are made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 _lock = Lock()
-# How many blocks of all threads pause the collector now; and whether it was on before the first of them.
+# The number of active blocks of all threads, and whether the collector was on before the first of them.
 _state = {"blocks": 0, "was_enabled": False}
 
 
@@ -16,8 +16,8 @@ _state = {"blocks": 0, "was_enabled": False}
 def collection_paused() -> Generator[None]:
     """Pauses the cyclic garbage collector, in a block or, as a decorator, in a function, for all threads.
 
-    Objects without cycles are freed as ever. In a search of plans for a GPT-2 of 24 layers, the collector took a third
-    of the time: again and again it looked through objects that were all in use.
+    Objects without cycles are still freed. In a search of plans for a GPT-2 of 24 layers, the collector took a third of
+    the time, because it repeatedly scanned objects that were all in use.
     """
     with _lock:
         if not _state["blocks"]:

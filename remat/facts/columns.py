@@ -1,4 +1,4 @@
-"""Holds the array types of the package and the names of a graph's columns, and checks arrays that users pass."""
+"""Defines the array types of the package and the names of a graph's columns, and checks arrays that users pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 _INT, _BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
 INTS = ("bytes", "storage", "flops", "region")
-"""The whole numbers that `remat.Graph` holds of each value."""
+"""The integer columns of `remat.Graph`."""
 
 FLAGS = (
     "input",
@@ -34,20 +34,20 @@ FLAGS = (
     "prefer_save",
     "prefer_recompute",
 )
-"""The flags that `remat.Graph` holds of each value."""
+"""The boolean columns of `remat.Graph`."""
 
 LATER_FLAGS = ("noncontiguous",)
-"""The flags that a file may leave out."""
+"""The boolean columns that a file may leave out."""
 
 TEXTS = ("arguments", "modules", "sources")
-"""The texts that `remat.Graph` holds of each value, which may be left out."""
+"""The text columns of `remat.Graph` that may be left out."""
 
 LARGEST_TOTAL = 2**62
 """Costs and sizes must add up to less than this, so that no int64 sum of them can overflow."""
 
 
 def int_column(label: str, values: ArrayLike, length: int | None, error: type[RematError]) -> IntArray:
-    """Checks and freezes a column of whole numbers, of a given length or of any; raises `error`."""
+    """Checks and freezes a column of integers, of a given length or of any; raises `error`."""
     if _is_settled(values, _INT, length):
         return values
     array = _array(label, values, error)
@@ -97,33 +97,33 @@ def _array(label: str, values: ArrayLike, error: type[RematError]) -> NDArray[An
         raise error(f"{label} must be one-dimensional, got rows of different lengths") from None
 
 
+# Whether a column was checked before, as one of another graph or problem: a frozen column cannot have changed.
 def _is_settled(values: ArrayLike, dtype: np.dtype[Any], length: int | None) -> TypeGuard[NDArray[Any]]:
-    """Says whether a column was checked before, as one of another graph or problem: it cannot have changed."""
     if not is_frozen(values) or values.dtype != dtype or values.ndim != 1:
         return False
     return length is None or length == values.size
 
 
 def frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Copies a column into memory that nothing can write to.
+    """Copies a column into memory that is not writable.
 
-    Numpy's flag `writeable` would not do: whoever owns an array can set it again.
+    NumPy's flag `writeable` is not enough, because the owner of an array can set it again.
     """
     return np.frombuffer(array.tobytes(), array.dtype)
 
 
 def is_frozen(array: object) -> TypeGuard[NDArray[Any]]:
-    """Says whether nothing can write to an array: `frozen` made it, and its class is plain `ndarray`."""
+    """Returns whether an array is not writable: `frozen` made it, and its class is plain `ndarray`."""
     return type(array) is np.ndarray and type(cast(Any, array).base) is bytes
 
 
 def separate_view(column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-    """Makes a new array over the memory of a frozen one. To reshape one of them does not change the other."""
+    """Returns a new array over the memory of a frozen one, so that reshaping one does not change the other."""
     return np.frombuffer(cast(bytes, column.base), column.dtype)
 
 
 class FrozenColumns:
-    """Freezes the columns of a subclass again when it is unpickled or copied in depth, which numpy does not."""
+    """Freezes the columns of a subclass again after unpickling or a deep copy, which numpy does not do."""
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(vars(self))  # a copy: another thread may compute a lazy field meanwhile (`remat.facts.lazy_field`)
@@ -137,22 +137,20 @@ def _frozen_again(value: Any) -> Any:
 
 
 def any_set(mask: BoolArray) -> bool:
-    """Says whether any flag is set: three times as fast as `mask.any()` on the short columns of small models."""
+    """Returns whether any flag is set: three times as fast as `mask.any()` on the short columns of small models."""
     return bool(np.count_nonzero(mask))
 
 
 def common_divisor(column: IntArray) -> int:
-    """Returns the greatest number that divides all of a column; 1 if the column is empty, or all zero."""
     return max(int(np.gcd.reduce(column)), 1)
 
 
 def is_whole(number: object) -> bool:
-    """Says whether something is an integer of Python or of numpy; True and False are none."""
+    """Returns whether an object is an integer of Python or of numpy, but not True or False."""
     return type(number) is int or (isinstance(number, int | np.integer) and not isinstance(number, bool))
 
 
 def name_column(label: str, names: Sequence[str], error: type[RematError]) -> tuple[str, ...]:
-    """Checks and freezes a column of names, which must be of type `str`: a subclass may compare as it likes."""
     if isinstance(names, str) or not isinstance(names, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise error(f"{label} must be a sequence of names, got {names!r}")
     column = tuple(names)

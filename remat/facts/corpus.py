@@ -29,17 +29,16 @@ _WHERE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """Describes one instance, as the index does.
+    """Describes one instance of the corpus.
 
     Attributes:
         name: the name of the instance; its file is `<name>.json.gz`.
         family: "transformer", "convolution", "diffusion", "recurrent", "acquisition" or "small".
-        model: the captured model.
         sizes: the sizes of the model and its inputs.
         dtype: the element type of the parameters.
-        cite: where the model was published; "" for small ones of this project.
+        cite: the publication of the model; "" for small models of this project.
         values, uses: the numbers of values and uses of the graph.
-        no_recompute_saved_bytes: what the forward pass hands over if nothing of it runs twice.
+        no_recompute_saved_bytes: what the forward pass saves if nothing runs twice.
         file_bytes, sha256: size and hash of the file.
     """
 
@@ -62,7 +61,7 @@ class Corpus:
 
     Attributes:
         folder: the folder.
-        entries: what its index says about the graphs, in the order of the index.
+        entries: the entries of its index, in order.
     """
 
     folder: Path
@@ -83,7 +82,7 @@ class Corpus:
         return cls(place, tuple(_entry(path, row) for row in _rows(path)))
 
     def entry(self, name: str) -> Entry:
-        """Returns what the index says about an instance.
+        """Returns the index entry of an instance.
 
         Raises:
             UnknownName: no instance has this name.
@@ -94,7 +93,7 @@ class Corpus:
         return by_name[name]
 
     def path(self, name: str) -> Path:
-        """Returns the path of an instance's file, after comparing its hash with the index.
+        """Returns the path of an instance's file, after a comparison of its hash with the index.
 
         Raises:
             UnknownName: no instance has this name.
@@ -111,11 +110,7 @@ class Corpus:
         return path
 
     def graph(self, name: str) -> Graph:
-        """Reads the joint graph of an instance.
-
-        Raises:
-            UnknownName, InvalidGraph: see `path`.
-        """
+        """Reads the joint graph of an instance; the errors are those of `path`."""
         return Graph.load(self.path(name))
 
 

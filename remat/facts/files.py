@@ -1,4 +1,4 @@
-"""Writes files as a whole or not at all, and limits how much a gzipped file may unpack to."""
+"""Writes files completely or not at all, and limits the unpacked size of gzipped files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 from remat.errors import RematError
 
 LARGEST = 2**29
-"""The most bytes that a file may unpack to: a graph takes some 140 for each value."""
+"""The largest unpacked size of a file, in bytes: a graph takes about 140 per value."""
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Writes a file beside the old one, and then replaces that: a reader sees the old or the new one.
+    """Writes a new file and then replaces the old one, so that a reader sees either the old or the new file.
 
-    After a failure or Ctrl-C the old file is as it was, with nothing beside it. A link stays a link; permissions stay.
+    After a failure or Ctrl-C, the old file is unchanged, and no other file is left. Links and permissions are kept.
     Raises `OSError`, with `path` as its `filename`.
     """
-    if path.exists() and not path.is_file():  # a pipe, a terminal: nothing can take its place
+    if path.exists() and not path.is_file():  # a pipe or a terminal cannot be replaced
         path.write_bytes(data)
         return
     target = Path(os.path.realpath(path))
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         if target.exists():
-            target.open("r+b").close()  # a file that may not be written may not be replaced
+            target.open("r+b").close()  # raises if the file is not writable
         part.write_bytes(data)
         if target.exists():
             shutil.copymode(target, part)
@@ -37,7 +37,7 @@ def write_file(path: Path, data: bytes) -> None:
     except BaseException as error:
         if isinstance(error, OSError):
             error.filename = str(path)
-            del error.filename2  # set to None, the message would end in "-> None"
+            del error.filename2  # with None instead, the message would end in "-> None"
         part.unlink(missing_ok=True)
         raise
 

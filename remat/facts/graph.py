@@ -1,8 +1,8 @@
-"""Holds the joint graph of a training step's forward and backward pass, as plain columns.
+"""Defines the joint graph of a training step's forward and backward pass, as plain columns.
 
-A graph states facts: what each value is (size, operator, storage, where it is needed), which uses a
-compiler can fuse, and what can never be saved or recomputed. What saving or recomputing should
-*cost* is a cost model's business (`remat.CostModel`).
+A graph holds facts: what each value is (size, operator, storage, where it is needed), which uses a compiler can fuse,
+and what can never be saved or recomputed. The *cost* of saving or recomputing comes from a cost model
+(`remat.CostModel`).
 """
 
 from __future__ import annotations
@@ -47,57 +47,56 @@ _LEAF_OPS = ("placeholder", "get_attr")
 
 
 class Region(IntEnum):
-    """Says where a value can, or must, be computed."""
+    """Lists where a value can, or must, be computed."""
 
     FORWARD = 0
     """Needed by an output of the forward pass."""
     TANGENTS = 1
     """In the tangents' closure: depends on a gradient, so only the backward pass can compute it."""
     EITHER = 2
-    """Needed by the backward pass alone, yet computable from the inputs: either pass may do it."""
+    """Needed only by the backward pass, but computable from the inputs: either pass may compute it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Graph(FrozenColumns):
     """Holds the joint graph of a training step: n values in topological order, and m uses of one by another.
 
-    Build one with `remat.capture` (a PyTorch model), `remat.GraphBuilder` (by hand) or
-    `Graph.load` (a file). The constructor checks every rule below and raises `InvalidGraph`. Columns with a default
-    may be left out.
+    Build one with `remat.capture` (a PyTorch model), `remat.GraphBuilder` (by hand) or `Graph.load` (a file). The
+    constructor checks every rule below and raises `InvalidGraph`. Columns with a default may be left out.
 
     Attributes:
         names: the unique name of each value.
         ops: the operator that computes it, e.g. "aten.mm.default", or "placeholder".
-        dtypes: element type, e.g. "float32"; "" for what is not a tensor.
-        shapes: sizes of the tensor; () for scalars, for what is not a tensor, and where they are not known.
-        bytes: (n,) size of the value: elements x bytes of an element; below 2**50 where type and shape are known.
-        storage: (n,) number of the storage that holds it, not negative; views have the number of their base.
+        dtypes: element type, e.g. "float32"; "" for values that are no tensors.
+        shapes: sizes of the tensor; () for scalars, for values that are no tensors, and if unknown.
+        bytes: (n,) size of the value: elements x bytes of an element; below 2**50 if type and shape are known.
+        storage: (n,) non-negative number of its storage; a view has the number of its base.
         flops: (n,) floating-point operations to compute it once.
         region: (n,) a `Region` each.
-        input: (n,) primal inputs of the forward pass (parameters, buffers and RNG state included).
-        parameter: (n,) inputs that live as long as the model, so that saving them costs no memory.
+        input: (n,) primal inputs of the forward pass (with parameters, buffers and RNG state).
+        parameter: (n,) inputs that are as long-lived as the model, so that saving them costs no memory.
         output: (n,) outputs of the forward pass.
         gradient: (n,) outputs of the backward pass.
-        fusible: (n,) operators that PyTorch's partitioner fuses with their neighbours; an input has no
-            kernel, so it is not fusible. Prices and rules need this meaning; docs/fusion.md lists others.
+        fusible: (n,) operators that PyTorch's partitioner fuses with their neighbours; an input has no kernel, so it is
+            not fusible. Prices and rules need this meaning; docs/fusion.md lists others.
         random: (n,) operators that draw, or expand, random numbers.
-        view: (n,) values that share the storage of one of their arguments.
+        view: (n,) values that share the storage of one of their operands.
         compute_bound: (n,) matrix multiplications, convolutions, attention.
-        must_save, must_recompute: (n,) what the user's annotations demand (torch's `CheckpointPolicy`).
-        prefer_save, prefer_recompute: (n,) what the annotations ask for, where it is possible.
+        must_save, must_recompute: (n,) strict annotations of the user (torch's `CheckpointPolicy`).
+        prefer_save, prefer_recompute: (n,) annotations of the user that apply where it is possible.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         fusible_uses: (m,) uses whose ends PyTorch's partitioner puts into one kernel.
-        cannot_save: values that cannot cross from forward to backward (tuples, for one), with reasons.
+        cannot_save: values that cannot be passed from forward to backward (for example tuples), with reasons.
         cannot_recompute: values that must not be computed twice (effects, seeds, collectives), with reasons.
-        meta: where the graph comes from: model, versions, date.
-        arguments: how each operator was called, as JSON (`remat.pytorch.read.call_text`); "" where its operands are all
-            its arguments, in the order of its uses. "" everywhere by default.
-        modules: path of the module that made each value, as in "encoder.layers.3.fc1"; "" in the model itself, or if
-            unknown. A value that autograd adds has the module of its forward value; an input, the module that reads it
-            first. "" everywhere by default. Equality ignores this column, `sources` and `noncontiguous`.
-        sources: the line of the model that made each value, as in "model.py:57"; "" if unknown, and by default.
-        noncontiguous: (n,) tensors whose elements do not lie in memory in the order of their indices, such as images
-            with channels last. None by default.
+        meta: the origin of the graph: model, versions, date.
+        arguments: how each operator was called, as JSON (`remat.pytorch.read.call_text`); "" if its operands are all
+            its arguments, in the order of its uses. "" by default.
+        modules: path of the module that computes each value, such as "encoder.layers.3.fc1"; "" for the model itself,
+            or if unknown. A value that autograd adds has the module of its forward value; an input has the first module
+            that reads it. "" by default. Equality ignores this column, `sources` and `noncontiguous`.
+        sources: the line of the model that computes each value, such as "model.py:57"; "" if unknown, and by default.
+        noncontiguous: (n,) tensors whose elements are not in memory in the order of their indices, such as
+            channels-last images. None by default.
     """
 
     names: tuple[str, ...]
@@ -172,14 +171,15 @@ class Graph(FrozenColumns):
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
-        """Returns, for each value, the positions of the values that it uses, in the order of its uses."""
+        """Returns, for each value, the positions of its operands, in the order of its uses."""
         return operands_of(len(self), self.producers, self.consumers)
 
     @cached_property
     def places(self) -> tuple[str, ...]:
-        """Says where each value comes from: "layers.0.fc1, model.py:57", or "" if that is unknown.
+        """Returns the module and line that compute each value: "layers.0.fc1, model.py:57", or "" if unknown.
 
-        The text begins with "input of" for an input, and with "backward of" for what the backward pass alone needs.
+        The text begins with "input of" for an input, and with "backward of" for a value that only the backward pass
+        needs.
         """
         roles = np.select([self.input, ~self.in_forward], ["input of ", "backward of "], "").tolist()
         places = (", ".join(filter(None, place)) for place in zip(self.modules, self.sources, strict=True))
@@ -187,31 +187,31 @@ class Graph(FrozenColumns):
 
     @cached_property
     def in_forward(self) -> BoolArray:
-        """Returns (n,) the values of the region FORWARD."""
+        """Returns a mask (n,) of the values of the region FORWARD."""
         return frozen(self.region == int(Region.FORWARD))
 
     @cached_property
     def in_tangents(self) -> BoolArray:
-        """Returns (n,) the values of the region TANGENTS."""
+        """Returns a mask (n,) of the values of the region TANGENTS."""
         return frozen(self.region == int(Region.TANGENTS))
 
     @cached_property
     def plannable(self) -> IntArray:
-        """Returns (k,) the positions of the values that a plan decides about: all that the forward pass can compute.
+        """Returns the positions (k,) of the values about which a plan decides: all that the forward pass can compute.
 
-        A `remat.Problem` about this graph lists these values alone: its value i is `plannable[i]` here.
+        Value i of a `remat.Problem` about this graph is `plannable[i]` here.
         """
         return frozen(np.flatnonzero(~self.in_tangents))
 
     def for_all_values(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """Extends (k,) a mask or prices over the values of a problem to (n,) all values of this graph, by 0."""
+        """Extends a mask or prices (k,) over the values of a problem to all values of this graph (n,), with 0."""
         wide = np.zeros(len(self), column.dtype)
         wide[self.plannable] = column
         return frozen(wide)
 
     @cached_property
     def base(self) -> IntArray:
-        """Returns (n,) the position of the first value in each value's storage, which its views look at."""
+        """Returns an array (n,): for each value, the position of the value that owns its storage."""
         order = self.storage.argsort(kind="stable")
         grouped = self.storage[order]
         starts = np.empty(len(self), np.bool_)
@@ -223,36 +223,36 @@ class Graph(FrozenColumns):
 
     @cached_property
     def tuple_element(self) -> BoolArray:
-        """Returns (n,) the values that are elements of the tuple which an operator with several results returns."""
+        """Returns a mask (n,) of the elements of tuples that operators with several results return."""
         return frozen(np.fromiter((op == "getitem" for op in self.ops), np.bool_, len(self)))
 
     @cached_property
     def leaf(self) -> BoolArray:
-        """Returns (n,) the values that no operator computes: inputs of the forward pass, tangents, constants."""
+        """Returns a mask (n,) of the values without an operator: inputs of the forward pass, tangents, constants."""
         return frozen(self.input | np.fromiter((op in _LEAF_OPS for op in self.ops), np.bool_, len(self)))
 
     @cached_property
     def storage_bytes(self) -> IntArray:
-        """Returns (n,) the bytes of the storage behind each value; a view keeps the whole of it alive."""
+        """Returns an array (n,) of the bytes of each value's storage; a view keeps the whole storage alive."""
         return frozen(self.bytes[self.base])
 
     @cached_property
     def activation_bytes(self) -> IntArray:
-        """Returns (n,) the memory that saving each value takes: its storage, or 0 if an input owns that.
+        """Returns an array (n,) of the memory that saving each value takes: its storage, or 0 if an input owns that.
 
-        Views of one storage count once each: a plan that saves two of them is priced as if it kept the
-        storage twice. `remat.plugin.PlanFacts` counts each storage once.
+        Each view of a storage counts separately: a plan that saves two views is priced as if it kept the storage twice.
+        `remat.plugin.PlanFacts` counts each storage once.
         """
         return frozen(np.where(self.input[self.base], 0, self.storage_bytes))
 
     @cached_property
     def moved_bytes(self) -> IntArray:
-        """Returns (n,) the bytes that reading each value once moves: an expanded view reads its base only."""
+        """Returns an array (n,) of the bytes that a read of each value moves: an expanded view reads only its base."""
         return frozen(np.minimum(self.bytes, self.storage_bytes))
 
     @cached_property
     def needed(self) -> BoolArray:
-        """Returns (n,) the values that the backward pass reads or returns, but that depend on no tangent."""
+        """Returns a mask (n,) of the values that the backward pass reads or returns and that depend on no tangent."""
         tangents = self.in_tangents
         needed = self.gradient & ~tangents
         needed[self.producers[tangents[self.consumers] & ~tangents[self.producers]]] = True
@@ -260,10 +260,10 @@ class Graph(FrozenColumns):
 
     @cached_property
     def materialized(self) -> BoolArray:
-        """Returns (n,) the values whose storage is written to memory whatever is saved (paper, Algorithm 2).
+        """Returns a mask (n,) of the values whose storage is written to memory whatever is saved (paper, Algorithm 2).
 
-        Those are inputs, outputs, and values with a use that cannot be fused. A view is written
-        if and only if its base is, so whole storages are marked.
+        These are inputs, outputs, and values with a use that cannot be fused. A view is written if and only if its base
+        is, so whole storages are marked.
         """
         written = self.input | self.output
         written[self.producers[~self.fusible_uses]] = True
@@ -271,21 +271,21 @@ class Graph(FrozenColumns):
 
     @cached_property
     def save_traffic(self) -> IntArray:
-        """Returns (n,) the bytes that saving each value moves (paper, Algorithm 2).
+        """Returns an array (n,) of the bytes that saving each value moves (paper, Algorithm 2).
 
-        A saved value is read once by the backward pass. It is written, too, unless it is in memory anyway.
+        The backward pass reads a saved value once. It is also written, unless it is in memory anyway.
         """
         return frozen(np.where(self.materialized, self.moved_bytes, 2 * self.moved_bytes))
 
     def owners(self, values: BoolArray) -> BoolArray:
-        """Returns (n,) the owners of the storages in which some values lie, (n,)."""
+        """Returns a mask (n,) of the owners of the storages of some values (n,)."""
         owners = np.zeros(len(self), np.bool_)
         owners[self.base[values]] = True
         return owners
 
     @cached_property
     def signature(self) -> tuple[str, ...]:
-        """Lists what the forward pass can compute, one line for each value: what a plan for this graph relies on.
+        """Returns a line for each value that the forward pass can compute; plans for this graph depend on these lines.
 
         >>> from remat import GraphBuilder
         >>> g = GraphBuilder()
@@ -304,7 +304,7 @@ class Graph(FrozenColumns):
         return tuple(lines)
 
     def derived(self, derive: Callable[[Graph], _T]) -> _T:
-        """Returns what a function makes of this graph; it is called once, and its result stays with the graph."""
+        """Returns `derive(self)`; the function is called once, and its result is cached with the graph."""
         if derive not in self._derived:
             self._derived[derive] = derive(self)
         return self._derived[derive]
@@ -319,7 +319,7 @@ class Graph(FrozenColumns):
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
-        """Reads a file that `save` wrote, and checks everything.
+        """Reads and checks a file that `save` wrote.
 
         Raises:
             InvalidGraph: the file is truncated, not JSON, of a newer version, or breaks a rule.
@@ -357,7 +357,7 @@ def _check(graph: Graph) -> None:
         if any_set(column < 0):
             i = int(column.argmin())
             raise InvalidGraph(f"Graph.{label}[{graph.names[i]!r}] must not be negative, got {int(column[i])}")
-    # The columns are summed as int64; a sum of doubles is exact enough to refuse what could overflow.
+    # The columns are summed as int64; a sum of doubles is exact enough to refuse sums that could overflow.
     if float(graph.bytes.sum(dtype=np.float64)) >= LARGEST_TOTAL:
         raise InvalidGraph("Graph.bytes must add up to less than 2**62")
     unknown = (graph.region < 0) | (graph.region >= len(Region))

@@ -44,7 +44,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._position: dict[str, int] = {}
-        self._numbers: Counter[str] = Counter()  # of each operator, a lower bound on how often its name is taken
+        self._numbers: Counter[str] = Counter()  # operator -> a lower bound on how often its name is taken
         self._values: list[_Value] = []
         self._marks: dict[str, set[int]] = {mark: set() for mark in (*FLAGS, "tangent")}
         self._cannot_save: dict[int, str] = {}
@@ -86,17 +86,17 @@ class GraphBuilder:
 
         Args:
             op: the operator; also the name, with a number if that is taken.
-            arguments: names of the values that it uses.
+            arguments: names of its operands.
             name: another name.
-            bytes: size in bytes; that of the first argument by default.
+            bytes: size in bytes; that of the first operand by default.
             fusible, random: as the columns of `Graph`.
-            view: whether the value lives in the storage of its first argument.
-            compute_bound: whether it is a matrix multiplication or the like, and so not fusible.
-            must_save, must_recompute: whether an annotation demands it.
-            prefer_save, prefer_recompute: whether an annotation asks for it.
+            view: whether the value shares the storage of its first operand.
+            compute_bound: whether it is, for example, a matrix multiplication, and so not fusible.
+            must_save, must_recompute: strict annotations.
+            prefer_save, prefer_recompute: annotations that apply where it is possible.
             cannot_save, cannot_recompute: why it can never be saved, or computed twice; None if it can.
             flops: floating-point operations.
-            dtype, shape: of a tensor; `bytes` does not follow from them, but must agree with them.
+            dtype, shape: of a tensor; they must agree with `bytes`.
             call: its entry in `Graph.arguments`.
         """
         operands = tuple(dict.fromkeys(self._find(argument) for argument in arguments))
@@ -150,7 +150,7 @@ class GraphBuilder:
             ops=tuple(value.op for value in values),
             dtypes=tuple(value.dtype for value in values),
             shapes=tuple(value.shape for value in values),
-            bytes=np.array([value.bytes for value in values]),  # whatever the caller said: Graph checks it
+            bytes=np.array([value.bytes for value in values]),  # of unchecked type: Graph checks them
             storage=np.array(storage, np.int64),
             flops=np.array([value.flops for value in values]),
             region=np.array(self._regions(), np.int64),

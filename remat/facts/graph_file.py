@@ -1,13 +1,12 @@
-"""Reads and writes the file format of `Graph`: one JSON object of columns, which takes no torch to read.
+"""Reads and writes the file format of `Graph`: one JSON object of columns, which can be read without torch.
 
     {"format": "remat.graph", "version": 2, "meta": {...},
      "values": {"name": [...], "op": [...], ..., "view": [0, 1, ...]},
      "uses": {"producer": [...], "consumer": [...], "fusible": [...]},
      "cannot_save": {"<index>": "reason"}, "cannot_recompute": {"<index>": "reason"}}
 
-Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no
-"arguments" among the values. A file has the columns "modules" and "sources" if anything is known, and "noncontiguous"
-if any value is.
+Flags are 0 and 1. Producers and consumers are positions in the columns of "values". Version 1 had no "arguments" among
+the values. The columns "modules", "sources" and "noncontiguous" are left out if they are all empty or false.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ def write_columns(graph: Mapping[str, Any], path: Path) -> None:
 
 
 def read_columns(path: Path) -> dict[str, Any]:
-    """Reads the columns of a graph, by the names of its attributes, from a file gzipped or not.
+    """Reads the columns of a graph, by the names of its attributes, from a file that may be gzipped.
 
-    Raises `InvalidGraph` if a column is missing. `remat.Graph` checks what the columns hold.
+    Raises `InvalidGraph` if a column is missing. The constructor of `remat.Graph` checks the contents.
     """
     document = read_document(path, FORMAT, InvalidGraph)
     try:

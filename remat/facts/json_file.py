@@ -26,10 +26,10 @@ def write_document(document: Mapping[str, Any], path: Path, *, indent: int | Non
 def read_document(
     path: Path, format: str, error: type[RematError], *, file_kind: str = "", remedy: str = ""
 ) -> dict[str, Any]:
-    """Reads a document of a format, such as "remat.graph", from a file, gzipped or not.
+    """Reads a document of a format, such as "remat.graph", from a file that may be gzipped.
 
-    Raises `error` if the file is damaged, or too large, or holds something else. Its message calls such a file
-    `file_kind`, and ends with `remedy`.
+    Raises `error` if the file is damaged, too large, or has another format. The message calls such a file `file_kind`,
+    and ends with `remedy`.
     """
     kind = format.removeprefix("remat.")
     file_kind, remedy = file_kind or f"a {kind} file", remedy or f"write one with {kind.title()}.save"
@@ -54,7 +54,7 @@ def table_in(document: Mapping[str, Any], key: str, error: type[RematError]) -> 
 
 
 def column_in(table: Mapping[str, Any], key: str, error: type[RematError], label: str = "") -> list[Any]:
-    """Returns the list under a key of a table that is named `label`; raises `error` if there is none."""
+    """Returns the list under a key of a table with the name `label`; raises `error` if there is none."""
     column = table.get(key)
     if not isinstance(column, list):
         raise error(f'"{label}{"." if label else ""}{key}" must be a list, got {type(column).__name__}')

@@ -1,4 +1,4 @@
-"""Computes fields when they are first read: to write a graph's signature takes longer than to find a plan."""
+"""Computes dataclass fields on first read: writing the signature of a graph takes longer than finding a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Deferred(Generic[T]):
-    """Stands for a value that is computed when it is first read. A pickle or a deep copy has the value instead."""
+    """Holds a value that is computed on first read. A pickle or a deep copy contains the value itself."""
 
     def __init__(self, value: Callable[[], T]) -> None:
         self.value = value
@@ -23,7 +23,7 @@ def _same(value: T) -> T:
 
 
 class LazyField(Generic[T]):
-    """Is a field of a dataclass that may be set to a `Deferred`, which is then computed at the first read.
+    """Defines a dataclass field that may be set to a `Deferred`, which is then computed on first read.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class LazyField(Generic[T]):
     def __get__(self, thing: Any, owner: type | None = None) -> T:
         if thing is None:  # a dataclass asks for the default
             return self._default
-        content = cast(T | Deferred[T], vars(thing)[self._name])  # read once: another thread may put the value there
+        content = cast(T | Deferred[T], vars(thing)[self._name])  # read once: another thread may replace it
         if type(content) is not Deferred:
             return cast(T, content)
         vars(thing)[self._name] = value = cast(Deferred[T], content).value()

@@ -20,20 +20,20 @@ ELEMENT_BYTES = {
     **dict.fromkeys((f"{kind}{bits}" for kind in ("int", "uint") for bits in range(1, 8)), 1),
     "complex128": 16,
 }
-"""Bytes of an element, by type: the types of torch, and "symint" for a symbolic size."""
+"""Bytes per element of torch's dtypes, and of "symint" for a symbolic size."""
 
 LARGEST_TENSOR = 2**50
-"""More bytes than any tensor has: a thousand times the memory of the largest machines."""
+"""An upper bound on the bytes of a tensor: a thousand times the memory of the largest machines."""
 
 
 def check_tensors(
     names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, ...]], sizes: IntArray
 ) -> None:
-    """Checks types, shapes and bytes; without a type or a shape, there is nothing to compare the bytes with.
+    """Checks dtypes, shapes and bytes; without a dtype or a shape, the bytes cannot be checked.
 
-    Raises `InvalidGraph` for a negative size, an unknown type, too many bytes, or bytes that do not fit the elements.
+    Raises `InvalidGraph` for a negative size, an unknown dtype, too many bytes, or bytes that contradict the shape.
     """
-    # `remat.capture` makes one object of all equal shapes, so checking one value of each kind saves time.
+    # `remat.capture` makes one object for all equal shapes, so this checks one value of each kind.
     kinds = zip(map(id, shapes), dtypes, sizes.tolist(), strict=True)
     for i in dict(zip(kinds, range(len(names)), strict=True)).values():
         _check(names[i], dtypes[i], shapes[i], int(sizes[i]))
@@ -64,9 +64,9 @@ def check_storages(  # columns of a graph
     producers: IntArray,
     consumers: IntArray,
 ) -> None:
-    """Checks that a value which shares a storage with an earlier one uses a value in that storage.
+    """Checks that a value which shares a storage with an earlier value has an operand in that storage.
 
-    Leaves, which no operator computes, may share storages with leaves: a parameter with another, for one. Raises
+    Leaves, which no operator computes, may share storages with leaves, for example one parameter with another. Raises
     `InvalidGraph`.
     """
     if any_set(storage < 0):

@@ -1,4 +1,4 @@
-"""Works on uses, the pairs of a producer and a consumer: of a graph or a problem, in topological order."""
+"""Operates on uses, the pairs (producer, consumer) of a graph or a problem, in topological order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remat.facts.columns import BoolArray, IntArray, any_set
 
 
 def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[tuple[int, ...], ...]:
-    """Lists, for each of `length` values, the positions of the values that it uses, in the order of its uses."""
+    """Returns, for each of `length` values, the positions of its operands, in the order of its uses."""
     order = consumers.argsort(kind="stable")
     used = tuple(producers[order].tolist())
     ends: list[int] = np.bincount(consumers, minlength=length).cumsum().tolist()
@@ -20,9 +20,9 @@ def operands_of(length: int, producers: IntArray, consumers: IntArray) -> tuple[
 
 
 def propagate_to_operands(operands: Sequence[Sequence[int]], marked: BoolArray, through: BoolArray) -> BoolArray:
-    """Spreads marks backwards: from every marked value of `through` to its operands, and so on.
+    """Propagates marks backwards: from every marked value of `through` to its operands, and so on.
 
-    Values are in topological order, so that one sweep from the last to the first meets all users of a value before the
+    Values are in topological order, so one sweep from the last to the first visits all users of a value before the
     value. All masks, and the result, are (n,).
     """
     if not any_set(marked & through):
@@ -39,9 +39,9 @@ def propagate_to_operands(operands: Sequence[Sequence[int]], marked: BoolArray, 
 def check_uses(
     names: tuple[str, ...], producers: IntArray, consumers: IntArray, label: str, error: type[RematError]
 ) -> None:
-    """Checks that uses join known values, go from earlier to later ones, and appear once.
+    """Checks that uses join existing values, go from earlier to later ones, and are unique.
 
-    In topological order no cycle is possible, so the slow search for one runs only to explain a violation.
+    In topological order there is no cycle, so the slow search for a cycle runs only to explain a violation.
     """
     n = len(names)
     if not len(producers):

@@ -37,6 +37,9 @@ from remat.predict.buffers import StepMemory
 _BUDGETS = 8
 # Two budgets are never closer than this part of what lies between those above and within the limit.
 _APART = 0.2
+# A limit is easy to keep if a budget of saved bytes leads to a plan that uses this part of it. Then plans within this
+# part are tried, too.
+_LESS = 0.85
 # Differences up to this part do not matter: what a limit leaves unused, or the difference of two peaks.
 _NEAR = 0.01
 # A byte that is alive all the time is priced at these multiples of what it costs on average to recompute a byte; then
@@ -46,8 +49,8 @@ _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 _FOCUS = 3
 # So often more is saved of what the best plan recomputes.
 _ROUNDS = 3
-# The best plan is mixed with so many better ones, and the way between the two is halved so often.
-_MIXED, _HALVINGS = 2, 5
+# The way between two plans that are mixed is halved so often.
+_HALVINGS = 5
 
 
 class StepPlans:
@@ -126,6 +129,9 @@ class StepPlans:
         missed = [plans for plans in self._at_prices if not self._approach(plans, limit_bytes)]
         if not missed and len(self._at_prices) == 1:
             return  # the plan is cheap at the very prices that rank it
+        if not missed:  # what is saved has a price, too: with less of it, the step may be faster
+            for plans in self._at_prices:
+                self._approach(plans, int(_LESS * limit_bytes))
         for choice in self._one_liners_near(limit_bytes):
             best = self._best(limit_bytes)
             if best is None or not self._ranking.is_surely_worse(choice, best.choice):
@@ -137,7 +143,7 @@ class StepPlans:
                 self._mix_with_better(self._saving_more(best, limit_bytes), limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> bool:
-        """Tries budgets of saved bytes, and returns whether one leads to a plan that leaves little of the limit unused.
+        """Tries budgets of saved bytes, and returns whether one leads to a plan that uses most of the limit.
 
         The budget of a plan above the limit is lowered by its excess. Between a plan above and one within, peaks are
         taken to lie on a straight line.
@@ -150,11 +156,11 @@ class StepPlans:
         for _ in range(_BUDGETS):
             budget = max(budget, plans.least_saved_bytes)
             if (choice := plans.within_saved_bytes(budget)) is None:
-                return False
+                break
             plan = self._plan(choice)
             if plan.peak_bytes > limit_bytes:
                 if budget == plans.least_saved_bytes or self._is_beaten(plan):
-                    return False
+                    break
                 most, above = budget, plan
             elif plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
                 return True
@@ -165,7 +171,7 @@ class StepPlans:
             else:
                 part = (limit_bytes - fitting.peak_bytes) / (above.peak_bytes - fitting.peak_bytes)
                 budget = least + int((most - least) * min(max(part, _APART), 1 - _APART))
-        return False
+        return fitting is not None and fitting.peak_bytes >= _LESS * limit_bytes
 
     def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
         """Prices memory at each moment by what is alive then in the best step so far, and tries the minimum cuts.
@@ -216,7 +222,8 @@ class StepPlans:
             return (rank - self._ranking.of(plan.choice)) / (plan.peak_bytes - limit_bytes)
 
         above = [plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes and gain(plan) > 0]
-        for plan in sorted(above, key=gain, reverse=True)[:_MIXED]:
+        partners = {max(above, key=gain), min(above, key=lambda plan: self._ranking.of(plan.choice))} if above else ()
+        for plan in partners:
             self._mix(best.choice.saved, plan.choice.saved, limit_bytes)
 
     def _mix(self, within: BoolArray, above: BoolArray, limit_bytes: int) -> None:

@@ -1,10 +1,9 @@
-"""Predicts what becomes of a plan: the kernels of both passes, the memory that is alive, the time to recompute.
+"""Predicts the effects of a plan: the kernels of both passes, live memory, and recompute time.
 
-`kernels` predicts which kernels TorchInductor makes, and `traffic` adds up what they read and write. `memory`
-simulates which bytes are alive at which step. `time` holds the built-in estimators of recompute time. Each works on
-the graph alone, without torch; only the estimator `profile` measures, through `remat.pytorch`, inside its call.
+`kernels` predicts the kernels that TorchInductor generates, and `traffic` sums their reads and writes. `memory`
+simulates the live bytes at each step, `buffers` those of compiled code. `time` has the built-in estimators of recompute
+time. Each needs only the graph, not torch, except the estimator `profile`, which measures through `remat.pytorch`.
 
-This floor imports the floors below it: facts, problem, answer and proof. `kernels` takes the order of both passes from
-`memory`, and `time` imports neither of the two. What other floors usually need is exported by the packages `memory`,
-`kernels` and `time`. Begin reading in `memory`, whose docstring says what runs in which order.
+This package imports facts, problem, answer and proof. `kernels` takes the order of both passes from `memory`; `time`
+imports neither. Begin reading in `memory`, whose docstring defines what runs in which order.
 """

@@ -1,7 +1,7 @@
 """Predicts the live bytes of a compiled step over its kernels and calls: see `remat.predict.buffers` for the model.
 
-`remat.predict.memory` models any compiler that fuses, and is fast enough for a search. Here the buffers are those that
-the code of TorchInductor allocates for one backend.
+`remat.predict.memory` models any compiler that fuses, and is fast enough for a search. This module predicts the buffers
+that the code of TorchInductor allocates on one backend.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ def timeline(
 
     Args:
         graph: the joint graph.
-        plan: a legal plan for it. What it offloads is copied between kernels, as compiled steps do; the bytes are those
-            of the device alone. For copies beside kernels, on a clock, see `remat.offload_timeline`.
-        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
-        device: whose kernels they are: "cpu", or a GPU such as "a100" or "h100". None for the device on which the graph
-            was captured; then one that was written by hand, without the calls of its operators, is simulated value by
-            value (`remat.predict.memory`).
-        copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
+        plan: a legal plan for it. Offloaded values are copied between kernels, as in compiled steps; the bytes are
+            those of the device alone. `remat.offload_timeline` models concurrent copies with times.
+        holds_outputs: whether the caller holds the forward outputs until the end of the backward pass.
+        device: the device of the kernels: "cpu", or a GPU such as "a100" or "h100". None for the device on which the
+            graph was captured; a hand-written graph without calls is then simulated value by value
+            (`remat.predict.memory`).
+        copy_stream: whether offloaded values are copied in a CUDA stream of their own (see `remat.compile`).
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidGraph: a call recorded in the graph cannot be read, or is missing.
-        InvalidOption: no graph, or no plan; a flag is neither True nor False; or `copy_stream`, value by value.
-        UnknownName: there is no such device.
+        InvalidGraph: a call that the graph records cannot be parsed, or is missing.
+        InvalidOption: the graph is no `Graph` or the plan no `Plan`; a flag is neither True nor False; or `copy_stream`
+            is used value by value.
+        UnknownName: no device has this name.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()

@@ -20,15 +20,15 @@ _WHOSE = {"cpu": "kernels for CPUs", "triton": "Triton kernels", "": "kernels wi
 
 @dataclass(frozen=True)
 class PredictedTraffic:
-    """Holds the kernels of both passes, and what they read and write.
+    """Holds the kernels of both passes, and the bytes that they read and write.
 
     Attributes:
-        kernels: the forward pass's, then the backward pass's, in the order in which they run.
-        names: of the values of the graph, for tables.
-        places: where they come from (`remat.Graph.places`), for tables.
-        backend: of TorchInductor, whose kernels they are: "cpu", or "triton" for GPUs. "" without fusion.
+        kernels: the forward pass's, then the backward pass's, in execution order.
+        names: the names of the values of the graph, for tables.
+        places: the lines of the model that compute them (`remat.Graph.places`), for tables.
+        backend: TorchInductor's backend, "cpu" or "triton" (for GPUs); "" without fusion.
         offloaded_bytes: the bytes that are copied to the host; as many are copied back. No kernel makes these copies,
-            and no sum here counts them.
+            and no sum below includes them.
     """
 
     kernels: tuple[Kernel, ...]
@@ -39,32 +39,28 @@ class PredictedTraffic:
 
     @property
     def reads(self) -> int:
-        """Returns how many tensors are read: each counts once for each kernel that reads it."""
+        """Returns how many tensors are read; each counts once per kernel that reads it."""
         return sum(len(kernel.reads) for kernel in self.kernels)
 
     @property
     def writes(self) -> int:
-        """Returns how many tensors are written."""
         return sum(len(kernel.writes) for kernel in self.kernels)
 
     @property
     def accesses(self) -> int:
-        """Returns how many tensors are read or written: what Table 1 of the paper counts as "Mem"."""
+        """Returns how many tensors are read or written: "Mem" in Table 1 of the paper."""
         return self.reads + self.writes
 
     @property
     def read_bytes(self) -> int:
-        """Returns how many bytes are read from memory."""
         return sum(kernel.read_bytes for kernel in self.kernels)
 
     @property
     def written_bytes(self) -> int:
-        """Returns how many bytes are written to memory."""
         return sum(kernel.written_bytes for kernel in self.kernels)
 
     @property
     def bytes(self) -> int:
-        """Returns how many bytes are read or written."""
         return self.read_bytes + self.written_bytes
 
     def __str__(self) -> str:
@@ -98,23 +94,23 @@ def predict_traffic(
 ) -> PredictedTraffic:
     """Predicts the memory traffic of a training step under a plan.
 
-    The kernels are those of TorchInductor for one device. They differ: for GPT-2 small, CPUs move a fifth more.
-    A graph that was captured on a CPU gets kernels for CPUs, unless `backend="triton"` asks for those of a GPU. Its
-    operators stay those of a CPU; attention as one operator has another name on a GPU, and saves other values.
+    The kernels are those of TorchInductor for one device. They differ: for GPT-2 small, CPUs move a fifth more. A graph
+    that was captured on a CPU has kernels for CPUs by default, and those of a GPU with `backend="triton"`. Its
+    operators stay those of a CPU; a GPU has another attention operator, which saves other values.
 
     Args:
         graph: the joint graph.
         plan: a legal plan for it.
-        fused: as TorchInductor fuses; otherwise every operator is a kernel.
-        backend: "cpu", or "triton" for GPUs; None for that of the device on which the graph was captured. Without
-            fusion it makes no difference.
-        device: "cpu", "cuda" or a GPU such as "a100" or "h100": another way to say the backend.
+        fused: whether operators fuse as in TorchInductor; otherwise every operator is a kernel.
+        backend: "cpu", or "triton" for GPUs; None for the device on which the graph was captured. It has no effect
+            without fusion.
+        device: "cpu", "cuda" or a GPU such as "a100" or "h100": another way to choose the backend.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidGraph: a call recorded in the graph cannot be read, or is missing.
-        InvalidOption: no graph, no plan, or no such backend.
-        UnknownName: there is no such device.
+        InvalidGraph: a call that the graph records cannot be parsed, or is missing.
+        InvalidOption: the graph is no `Graph`, the plan no `Plan`, or no backend has this name.
+        UnknownName: no device has this name.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -129,6 +125,6 @@ def predict_traffic(
         if backend not in (None, backend_of(device)):
             raise InvalidOption(f"backend={backend!r} is not the one for device={device!r}: leave one of them out")
         backend = backend_of(device)
-    found = kernels(graph, plan, fused=fused, backend=backend)
+    launches = kernels(graph, plan, fused=fused, backend=backend)
     name = backend_for(graph, backend).name if fused else ""
-    return PredictedTraffic(found, graph.names, name, graph.places, PlanFacts.of(graph, plan).offloaded_bytes)
+    return PredictedTraffic(launches, graph.names, name, graph.places, PlanFacts.of(graph, plan).offloaded_bytes)

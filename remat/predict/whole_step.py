@@ -1,14 +1,13 @@
-"""Adds up what a whole training step holds: parameters, gradients, optimizer state, and the activations of a plan.
+"""Computes the memory of a whole training step: parameters, gradients, optimizer state, and the activations of a plan.
 
-A step forgets the gradients of the one before, runs forward and backward, and lets the optimizer update. The optimizer
-makes its state in the first step, so that later ones hold it during both passes, too:
+A step clears the gradients of the step before, runs forward and backward, and then the optimizer. The optimizer
+allocates its state in the first step, so later steps hold the state during both passes, too:
 
     first step    own + max(passes, gradients + the optimizer's peak with its new state)
     later steps   own + state + max(passes, gradients + the optimizer's workspace)
 
-`own` is what is alive anyway: parameters, buffers, inputs. `passes` is the peak of both passes above that, gradients
-included, by the simulation of live bytes (`remat.predict.device_timeline`). What the forward pass returns is alive
-until the optimizer has run.
+`own` is parameters, buffers and inputs. `passes` is the peak of both passes above `own`, with gradients
+(`remat.predict.device_timeline`). The outputs of the forward pass are alive until the optimizer has run.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from remat.words import human_bytes, parse_bytes
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """Holds what an optimizer takes, in bytes; all zero if there is none.
+    """Holds the memory of an optimizer, in bytes; all zero without one.
 
     Attributes:
         state_bytes: what it keeps from step to step.
-        first_bytes: the most that its first step holds beside parameters and gradients, its new state included.
-        workspace_bytes: the most that a later step holds beside parameters, gradients and state.
-        initial_bytes: the part of its state that it has before its first step.
+        first_bytes: the peak of its first step, with its new state, without parameters and gradients.
+        workspace_bytes: the peak of a later step, without parameters, gradients and state.
+        initial_bytes: the part of the state that exists before the first step.
     """
 
     state_bytes: int = 0
@@ -44,15 +43,13 @@ class OptimizerMemory:
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """Holds what a training step takes under one plan, in bytes.
+    """Holds the memory of a training step under one plan, in bytes.
 
     Attributes:
-        name: of the plan.
-        plan: what is saved and recomputed.
         saved_bytes: activations that wait for the backward pass.
-        passes_bytes: the most that both passes hold beside parameters, buffers and inputs; gradients included.
-        first_bytes: the most that the first step holds, all included.
-        later_bytes: the most that any later step holds.
+        passes_bytes: the peak of both passes, with gradients, without parameters, buffers and inputs.
+        first_bytes: the peak of the first step, with everything.
+        later_bytes: the peak of all later steps, with everything.
     """
 
     name: str
@@ -64,23 +61,23 @@ class PlanForecast:
 
     @property
     def peak_bytes(self) -> int:
-        """Returns the most that training holds."""
+        """Returns the peak of the whole training."""
         return max(self.first_bytes, self.later_bytes)
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Holds what training takes around the two passes of a graph, in bytes: the same under any plan."""
+    """Holds the memory of training outside the two passes of a graph, in bytes; it does not depend on the plan."""
 
     own_bytes: int  # parameters, buffers, inputs
-    gradient_bytes: int  # what the backward pass returns
-    output_bytes: int  # what the forward pass returns
-    tangent_bytes: int  # what the backward pass is given: the gradients of the outputs
-    optimizer: OptimizerMemory  # what the optimizer takes
+    gradient_bytes: int  # results of the backward pass
+    output_bytes: int  # results of the forward pass
+    tangent_bytes: int  # arguments of the backward pass: the gradients of the outputs
+    optimizer: OptimizerMemory
 
     @classmethod
     def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:
-        """Reads from a graph what its passes return and are given."""
+        """Computes the bytes of a graph's outputs, gradients and tangents."""
         returned = np.zeros((2, len(graph)), np.bool_)
         returned[0, graph.base[graph.gradient]] = True
         returned[1, graph.base[graph.output]] = True
@@ -93,13 +90,13 @@ class Surroundings:
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
-        """Returns the most that the first step, and a later one, hold while the optimizer runs."""
+        """Returns the peaks of memory while the optimizer runs: in the first step, and in a later one."""
         always = self.own_bytes + self.gradient_bytes + self.output_bytes
         later = self.optimizer.state_bytes + self.optimizer.workspace_bytes
         return always + self.optimizer.first_bytes, always + later
 
     def forecast(self, name: str, plan: Plan, line: Timeline) -> PlanForecast:
-        """Adds up the steps of one plan, given the timeline of both passes under it."""
+        """Computes the peaks of the steps under one plan from the timeline of both passes."""
         passes = max(line.forward_peak_bytes, line.backward_peak_bytes + self.tangent_bytes)
         first, later = self.outside_bytes
         return PlanForecast(
@@ -112,7 +109,7 @@ class Surroundings:
         )
 
     def room(self, memory_bytes: int) -> int:
-        """Returns how much of a device's memory the two passes may take in any step."""
+        """Returns how many bytes of a device's memory the two passes may take in any step."""
         room = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
         if max(self.outside_bytes) > memory_bytes or room < 0:
             raise Infeasible(
@@ -133,13 +130,12 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Holds what training a model will take, in bytes, before it runs.
+    """Holds the predicted memory of training a model, in bytes.
 
     Attributes:
         parameter_bytes, buffer_bytes, input_bytes: alive all the time.
-        gradient_bytes: what the backward pass returns.
-        optimizer: what the optimizer takes.
-        plans: a forecast for each plan, in the order in which they were asked for.
+        gradient_bytes: the results of the backward pass.
+        plans: one forecast per plan, in the order of the request.
     """
 
     parameter_bytes: int
@@ -155,20 +151,20 @@ class Forecast:
         Raises:
             InvalidOption: there is no plan of this name.
         """
-        for found in self.plans:
-            if found.name == name:
-                return found
-        known = ", ".join(repr(found.name) for found in self.plans)
-        raise InvalidOption(f"the forecast has no plan named {name!r}; there are: {known}")
+        for forecast in self.plans:
+            if forecast.name == name:
+                return forecast
+        names = ", ".join(repr(forecast.name) for forecast in self.plans)
+        raise InvalidOption(f"the forecast has no plan named {name!r}; there are: {names}")
 
     def fitting(self, memory: int | str) -> list[str]:
-        """Lists the names of the plans with which training fits into so much memory.
+        """Returns the names of the plans with which training fits into an amount of memory.
 
         Args:
             memory: bytes, or a size such as "80GB".
         """
         most = read_memory(memory)
-        return [found.name for found in self.plans if found.peak_bytes <= most]
+        return [forecast.name for forecast in self.plans if forecast.peak_bytes <= most]
 
     def __str__(self) -> str:
         held = {
@@ -180,16 +176,16 @@ class Forecast:
             "optimizer workspace": self.optimizer.workspace_bytes,
         }
         lines = [f"{human_bytes(size):>10}  {what}" for what, size in held.items()]
-        width = max(len(found.name) for found in self.plans)
+        width = max(len(forecast.name) for forecast in self.plans)
         lines.append(f"{'':{width}}  {'saved':>10}  {'passes':>10}  {'first step':>10}  {'later':>10}")
-        for found in self.plans:
-            sizes = found.saved_bytes, found.passes_bytes, found.first_bytes, found.later_bytes
-            lines.append(f"{found.name:{width}}  " + "  ".join(f"{human_bytes(size):>10}" for size in sizes))
+        for forecast in self.plans:
+            sizes = forecast.saved_bytes, forecast.passes_bytes, forecast.first_bytes, forecast.later_bytes
+            lines.append(f"{forecast.name:{width}}  " + "  ".join(f"{human_bytes(size):>10}" for size in sizes))
         return "\n".join(lines)
 
 
 def read_memory(memory: object) -> int:
-    """Reads an amount of memory: a whole number of bytes, or a size such as "80GB".
+    """Parses an amount of memory: a whole number of bytes, or a size such as "80GB".
 
     Raises:
         InvalidOption: it is neither.

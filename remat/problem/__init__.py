@@ -1,10 +1,10 @@
-"""Floor 2: a question about a graph, as an optimization problem.
+"""Defines the optimization problem of a graph: what to save and what to recompute.
 
-A `CostModel` holds opinions: what saving and recomputing each value costs (`Terms`), and what is forbidden.
-`CostModel.pose` adds them to what the graph itself demands (`constraints`) and returns a `Problem`: prices, uses, bans
-and perhaps a budget, over the values that the forward pass can compute. A problem needs no graph: `Problem.of` takes
-plain lists. `feasibility` says whether any plan exists, `multipliers` weighs costs and bytes in one integer, and an
-`Estimator` tells a cost model how long recomputing takes.
+A `CostModel` contributes `Terms`: the prices of saving and recomputing each value, and bans. `CostModel.pose` adds them
+to the constraints of the graph itself (`constraints`) and returns a `Problem`: prices, uses, bans and possibly a
+budget, over the values that the forward pass can compute. `Problem.of` makes one from plain lists, without a graph.
+`feasibility` decides whether any plan exists, `multipliers` combines cost and bytes in one integer, and an `Estimator`
+gives a cost model the time of recomputing.
 
-This floor imports `remat.facts`. Begin with `problem`: its first lines state the formulation.
+This package imports `remat.facts`. Begin reading in `problem`: its first lines state the formulation.
 """

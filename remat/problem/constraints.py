@@ -1,6 +1,6 @@
-"""Says what is legal by a graph's facts and the user's annotations, before any cost model has an opinion.
+"""Computes what is legal by a graph's facts and the user's annotations, without any cost model.
 
-Every cost model starts from this problem, and every plan for the graph is checked by it.
+Every cost model starts from this problem, and every plan for the graph is checked against it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from remat.problem.problem import Problem
 
 
 def base_problem(graph: Graph, *, offload: bool = False) -> Problem:
-    """Returns the problem of a graph without prices: bans and needs alone. It is computed once for each graph.
+    """Returns the problem of a graph without prices: only bans and needed values. It is computed once per graph.
 
     Args:
-        graph: a graph of n values.
-        offload: whether there is a host to offload to, for free: then every plan that can run is legal.
+        offload: whether values may be offloaded, for free; then every plan that can run is legal.
 
     Raises:
         InvalidOption: `graph` is no `remat.Graph`.
@@ -51,8 +50,8 @@ def _with_host(graph: Graph) -> Problem:
     return replace(problem, offload=Offload(problem.save_cost, cannot_offload(graph).take(graph.plannable)))
 
 
+# Facts and strict annotations: only MUST_SAVE and MUST_RECOMPUTE count.
 def _demands(graph: Graph) -> Problem:
-    """Returns the problem of facts and demands: of all marks, only MUST_SAVE and MUST_RECOMPUTE count."""
     plannable, is_plannable = graph.plannable, ~graph.in_tangents
     position = is_plannable.cumsum() - 1
     use = is_plannable[graph.consumers]  # then its producer is plannable, too

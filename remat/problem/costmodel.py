@@ -1,4 +1,4 @@
-"""Defines cost models: the prices and bans that each sets for a graph, which together with its facts make a problem."""
+"""Defines cost models: the prices and bans that, together with the facts of a graph, make a problem."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
 
 GRAPHS_OWN = "graph's own"
-"""Stands for the kind of device on which a graph was captured (`CostModel.step_device`)."""
+"""Means the kind of device on which a graph was captured (`CostModel.step_device`)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Holds what a cost model contributes to a problem, one entry for each of the n values of the graph.
+    """Holds the contribution of a cost model to a problem, one entry for each of the n values of the graph.
 
-    Terms add up: prices are summed, bans united, the tighter budget stays.
+    Terms can be added: prices are summed, bans united, and the smaller budget applies.
 
     Attributes:
         save_cost, recompute_cost: (n,) non-negative integer prices in one unit.
         cannot_save, cannot_recompute: bans with reasons.
         budget_bytes: the most bytes that may be saved, or None.
-        offload: what offloading costs, and what cannot be offloaded; None if nothing can.
+        offload: the cost of offloading, and its bans; None if nothing can be offloaded.
     """
 
     save_cost: IntArray
@@ -45,7 +45,7 @@ class Terms:
 
     @classmethod
     def nothing(cls, graph: Graph) -> Terms:
-        """Returns terms that allow everything and price nothing; make others from them by `dataclasses.replace`."""
+        """Returns terms without prices and bans; make others from them with `dataclasses.replace`."""
         n = len(graph)
         zeros = np.zeros(n, np.int64)
         return cls(zeros, zeros, Bans.none(n), Bans.none(n))
@@ -87,7 +87,7 @@ def _checked(terms: Terms, length: int, source: str) -> Terms:
 
 @dataclass(frozen=True)
 class DeviceLimit:
-    """Limits all memory that training holds: parameters, gradients, the optimizer's state, activations.
+    """Limits all memory of training: parameters, gradients, the optimizer's state, activations.
 
     Attributes:
         bytes: memory of the device.
@@ -99,7 +99,7 @@ class DeviceLimit:
 
 
 class CostModel(ABC):
-    """Prices the values of a graph and bans some choices. Implementations are frozen dataclasses.
+    """Sets prices for the values of a graph, and bans some choices. Implementations are frozen dataclasses.
 
     `a + b` is a cost model, too: it adds the terms of both.
 
@@ -113,60 +113,60 @@ class CostModel(ABC):
 
     @abstractmethod
     def terms(self, graph: Graph) -> Terms:
-        """Returns prices and bans for all n values of `graph`, those of the tangents' closure included."""
+        """Returns prices and bans for all n values of `graph`, including those of the tangents' closure."""
 
     def checked_terms(self, graph: Graph) -> Terms:
-        """Returns the answer of `terms`, checked.
+        """Returns the checked result of `terms`.
 
         Raises:
-            InvalidProblem: it is something else than `Terms` for the values of the graph.
+            InvalidProblem: the result is no `Terms` for the values of the graph.
         """
         return _checked(self.terms(graph), len(graph), f"{self!r}: what terms() returns")
 
     def data(self) -> str:
-        """Returns a text of what the terms depend on beside the options and the graph: a measured file, for one.
+        """Returns a text of everything besides options and graph on which the terms depend, such as a measured file.
 
-        The text is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so that a plan is chosen again if it
-        changes. The key has the data of estimators and cost models in a field without this method.
+        The text is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so a plan is chosen again if it
+        changes. Estimators and cost models in a field are part of the key even without this method.
         """
         return ""
 
     @property
     def saved_limits(self) -> tuple[int | Fraction, ...]:
-        """Returns the limits on saved bytes, if the model has any; `terms` states them in bytes of one graph.
+        """Returns the limits on saved bytes, if the model has any; `terms` converts them to bytes of one graph.
 
-        An `int` is a number of bytes: one for all graphs of a run together, of whatever sizes (see
-        `remat.improve.joint_budget`). A `Fraction` is one of what each graph saves by default.
+        An `int` is a number of bytes for all graphs of a run together, of whatever sizes (see
+        `remat.improve.joint_budget`). A `Fraction` is a share of what each graph saves by default.
         """
         return ()
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:
-        """Returns the limits on the bytes that are alive at once (see `remat.predict.memory`), if the model has any.
+        """Returns the limits on the peak of live bytes (see `remat.predict.memory`), if the model has any.
 
-        An `int` is a number of bytes. A `Fraction` is a share of the peak of the cheapest plan, but is
-        raised to the smallest peak that the search reaches.
+        An `int` is a number of bytes. A `Fraction` is a share of the peak of the cheapest plan, but at least the
+        smallest peak that the search reaches.
         """
         return ()
 
     @property
     def device_limits(self) -> tuple[DeviceLimit, ...]:
-        """Returns the limits on all memory that is alive at once, if the model has any.
+        """Returns the limits on all live memory, if the model has any.
 
-        A graph alone does not know all of it: see `remat.pytorch.run.on_device`.
+        A graph does not contain all of it: see `remat.pytorch.run.on_device`.
         """
         return ()
 
     @property
     def step_device(self) -> object:
-        """Returns the device on which a plan within a limit should have the fastest step; None ranks by price alone.
+        """Returns the device on which plans within a limit are ranked by step time; None ranks them by price alone.
 
-        A name, a file or a profile, as `remat.predict.time.Roofline` takes; or `GRAPHS_OWN` for that of the graph.
+        It is a name, a file or a profile, as for `remat.predict.time.Roofline`; or `GRAPHS_OWN` for that of the graph.
         """
         return None
 
     def on_device(self, device: str) -> CostModel:  # noqa: ARG002  # for models whose prices depend on it
-        """Returns the model with the prices of a device, where its options leave open of which device they are.
+        """Returns this model with the prices of `device`, unless its options already name that device.
 
         Raises:
             InvalidOption: the options name another device.
@@ -175,16 +175,16 @@ class CostModel(ABC):
 
     @property
     def offload_device(self) -> object:
-        """Returns the device whose copies to its host run beside its kernels; None if nothing is offloaded.
+        """Returns the device whose copies to its host run concurrently with its kernels; None if nothing is offloaded.
 
-        `terms` prices copies as if nothing hid them. `remat.improve.offload_search` simulates what a plan costs where
-        kernels do hide them.
+        The prices of `terms` ignore that kernels hide copies. `remat.improve.offload_search` simulates the cost of a
+        plan with hidden copies.
         """
         return None
 
     @property
     def limits_peak(self) -> bool:
-        """Says whether there are any `peak_limits` or `device_limits`."""
+        """Returns whether there are any `peak_limits` or `device_limits`."""
         return bool(self.peak_limits or self.device_limits)
 
     def pose(self, graph: Graph) -> Problem:
@@ -192,7 +192,7 @@ class CostModel(ABC):
 
         Raises:
             UnsupportedProblem: the model limits peak memory, which no `Problem` can state.
-            InvalidProblem: what `terms` returns is wrong.
+            InvalidProblem: the result of `terms` is wrong.
         """
         if self.limits_peak:
             raise UnsupportedProblem(
@@ -204,9 +204,9 @@ class CostModel(ABC):
     def pose_without_peak(self, graph: Graph) -> Problem:
         """Returns the problem without a limit on peak memory.
 
-        Of four sources, the first one that says anything about a value decides: the graph's facts (an input is never
-        recomputed, a tuple never saved); what the user demands of a value (MUST); what the user asks for (PREFER),
-        unless facts or demands make that impossible; and the cost model.
+        The first of four sources that has a rule about a value decides: the graph's facts (an input is never
+        recomputed, a tuple never saved); strict annotations of the user (MUST); other annotations (PREFER), unless
+        facts or strict annotations contradict; and the cost model.
         """
         facts = base_problem(checked_graph(graph))
         terms = self.checked_terms(graph)

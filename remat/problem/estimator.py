@@ -1,4 +1,4 @@
-"""Says what an estimator is: how long computing a value once more takes, in the backward pass."""
+"""Defines estimators: the time to recompute a value in the backward pass."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from remat.facts.graph import Graph
 
 
 class Estimator(ABC):
-    """Prices the recomputation of each value of a graph. Implementations are frozen dataclasses.
+    """Sets the price of recomputing each value of a graph. Implementations are frozen dataclasses.
 
-    A cost model that weighs memory against time takes an estimator, by name or as an instance
-    (`remat.plugin.find_estimator`). The price of a value does not depend on the plan: it is the
-    price of computing that value alone, from its arguments.
+    A cost model that trades memory for time has an estimator, by name or as an instance
+    (`remat.plugin.find_estimator`). The price of a value does not depend on the plan: it is that of computing the value
+    alone, from its operands.
 
     Attributes:
         name: the name that users type.
@@ -33,28 +33,28 @@ class Estimator(ABC):
             graph: a graph of n values.
 
         Returns:
-            (n,) non-negative integers in `unit`, with a sum below 2**62. 0 for what is never computed
-            again or needs no kernel: inputs, views, elements of tuples, and the tangents' closure.
+            (n,) non-negative integers in `unit`, with a sum below 2**62. 0 for values that are never recomputed or need
+            no kernel: inputs, views, elements of tuples, and the tangents' closure.
         """
 
     def prices(self, graph: Graph) -> IntArray:
-        """Returns the answer of `recompute_cost`, checked.
+        """Returns the checked result of `recompute_cost`.
 
         Raises:
-            InvalidProblem: it is no (n,) array of non-negative integers, or they add up to 2**62 or more.
+            InvalidProblem: the result is no (n,) array of non-negative integers, or they add up to 2**62 or more.
         """
         answer = self.recompute_cost(graph)
         return checked_prices(f"{self!r}: what recompute_cost() returns", answer, len(graph), InvalidProblem)
 
     @property
     def step_device(self) -> object:
-        """Returns the device whose times these are: a name, a file or a profile; None if there is none."""
+        """Returns the device of these times: a name, a file or a profile; None if there is none."""
         return None
 
     def data(self) -> str:
-        """Returns a text of what the prices depend on beside the options and the graph: a measured file, for one.
+        """Returns a text of everything besides options and graph on which the prices depend, such as a measured file.
 
-        The text is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so that a plan is chosen again if it
+        The text is part of torch's cache key (`remat.pytorch.Partitioner.uuid`), so a plan is chosen again if it
         changes.
         """
         return ""

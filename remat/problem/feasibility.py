@@ -1,9 +1,8 @@
 """Decides whether any plan exists, before a solver is called, and explains it if not.
 
-A value is *unavailable* if the backward pass cannot have it: it cannot be saved, and it cannot be
-recomputed, either because that is forbidden or because an argument of it is unavailable. Without a
-budget a problem is infeasible if and only if a needed value is unavailable, and the chain of unavailable values
-that leads to it is the explanation.
+A value is *unavailable* if the backward pass cannot get it: it cannot be saved, and it cannot be recomputed, because
+that is forbidden or because an operand is unavailable. A problem without a budget is infeasible if and only if a needed
+value is unavailable; the chain of unavailable values that leads to it is the explanation.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ REMEDY = "Relax one of them."
 
 @dataclass(frozen=True)
 class ForcedValues:
-    """Holds what follows from the bans alone.
+    """Holds the consequences of the bans alone.
 
     Attributes:
         unavailable: (n,) values that can be neither saved nor recomputed.
-        not_recomputable: (n,) values that cannot be recomputed: that is forbidden, or an argument is unavailable.
+        not_recomputable: (n,) values that cannot be recomputed, because of a ban or an unavailable operand.
     """
 
     unavailable: BoolArray
@@ -54,7 +53,7 @@ def forced_values(problem: Problem) -> ForcedValues:
 
 
 def check_feasible(problem: Problem, rules: ForcedValues | None = None) -> None:
-    """Raises `Infeasible`, with the path of contradicting rules, if the bans leave no plan."""
+    """Raises `Infeasible`, with the path of contradicting rules, if the bans allow no plan."""
     unavailable = (rules or forced_values(problem)).unavailable
     victims = np.flatnonzero(unavailable & problem.needed)
     if not len(victims):

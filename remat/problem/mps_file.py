@@ -9,13 +9,12 @@ with `b_v = s<v> + r<v>`:
                 BUDGET: sum save_bytes[v] * s<v> <= budget_bytes
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
-If v can be offloaded, a column `h<v>` is 1 where it is, and `s<v>` is 1 where it is saved on the device. In the rows
+If v can be offloaded, the column `h<v>` is 1 where it is, and `s<v>` is 1 where it is saved on the device. In the rows
 n, a and u, `h<v>` counts like `s<v>`. It costs offload.cost[v].
 
-Prices are written in full. A budget is written in units of the greatest number that divides all sizes, and
-rounded down. Solvers of integer programs compute in doubles, and a row may be off by a part in a million or so: only a
-check in integers can say whether a plan keeps its budget to the byte. The word FREE tells CBC that names and numbers
-are not at fixed columns.
+Prices are written in full. A budget is written in units of the greatest common divisor of all sizes, rounded down.
+Integer-program solvers compute in doubles, so a row may be violated by about a millionth: only a check in integers can
+tell whether a plan fits its budget to the byte. FREE tells CBC that names and numbers are not in fixed columns.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Weighs the cost of a plan and the bytes that it saves in one integer, by Lagrange multipliers.
+"""Combines the cost of a plan and its saved bytes in one integer, with Lagrange multipliers.
 
-With a byte budget the problem contains a knapsack. With a multiplier on bytes instead, it is a minimum
-cut again, and the cut bounds every budget (Lagrangian duality): if no plan has a smaller
-`cost * C + byte * B` than F, then a plan that saves B <= budget bytes costs C >= (F - byte * budget) / cost.
+With a byte budget, the problem contains a knapsack. With a multiplier on bytes instead, it is a minimum cut again, and
+the cut is a bound for every budget (Lagrangian duality): if no plan has a smaller `cost * C + byte * B` than F, then a
+plan that saves B <= budget bytes costs C >= (F - byte * budget) / cost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COARSER_BITS = (48, 40, 32, 24, 16, 8, 4, 2, 1)
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Says how much one unit of cost and one saved byte weigh. With `Multipliers()` bytes are free.
+    """Holds the weights of one unit of cost and of one saved byte. With `Multipliers()`, bytes are free.
 
     Attributes:
         cost, byte: non-negative integers, not both 0.
@@ -33,7 +33,7 @@ class Multipliers:
     byte: int = 0
 
     def __post_init__(self) -> None:
-        # Integers of numpy overflow silently: a bound computed with them may be false.
+        # NumPy's integers overflow silently, and a bound that is computed with them may be false.
         numbers = [int(number) if is_whole(number) else -1 for number in (self.cost, self.byte)]
         if min(numbers) < 0 or max(numbers) == 0:
             raise InvalidOption(f"Multipliers must be whole numbers, non-negative and not both 0, got {self!r}")
@@ -51,13 +51,13 @@ class Multipliers:
         return f"{self.byte}/{self.cost} per byte" if self.cost else "bytes only"
 
     def weigh(self, saved_bytes: int, cost: int) -> int:
-        """Returns the weight of a plan, from its saved bytes and its cost: one integer."""
+        """Returns the weight of a plan, one integer, from its saved bytes and its cost."""
         return self.cost * cost + self.byte * saved_bytes
 
     def bound(self, least: int, budget_bytes: int | None) -> int | None:
         """Returns a lower bound on the cost of any plan within the budget, if no plan weighs less than `least`.
 
-        None says that no plan fits the budget; only multipliers without cost can show that.
+        None means that no plan fits the budget; only multipliers without cost can show that.
         """
         paid = self.byte * (budget_bytes or 0)
         if self.cost == 0:
@@ -74,7 +74,7 @@ class Multipliers:
         return Multipliers(small, large) if self.cost < self.byte else Multipliers(large, small)
 
     def ever_coarser(self) -> Iterator[Multipliers]:
-        """Yields these multipliers, then about the same ratio in ever fewer bits, and at last free bytes."""
+        """Yields these multipliers, then about the same ratio in ever fewer bits, and finally `BY_COST`."""
         last = self
         yield last
         if self.cost and self.byte:
@@ -85,7 +85,7 @@ class Multipliers:
 
 
 BY_COST = Multipliers()
-"""Multipliers under which bytes are free."""
+"""The multipliers with which bytes are free."""
 
 BY_BYTES = Multipliers(cost=0, byte=1)
-"""Multipliers under which only bytes count."""
+"""The multipliers with which only bytes count."""

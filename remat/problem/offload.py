@@ -1,4 +1,4 @@
-"""Describes offloading: a saved value is copied to the memory of the host, and needs no memory of the device there."""
+"""Describes offloading: a saved value is copied to host memory, and takes no device memory meanwhile."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from remat.facts.graph import Graph, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Offload(FrozenColumns):
-    """Says what it costs to offload each of n values, and which values cannot be. Only saved values can be offloaded.
+    """Holds the cost of offloading each of n values, and bans. Only saved values can be offloaded.
 
     Attributes:
-        cost: (n,) non-negative integer prices of the two copies, to the host and back, in the unit of the
-            problem's other prices. An offloaded value costs this in the place of `Problem.save_cost`.
-        banned: bans on what cannot be offloaded, with reasons.
+        cost: (n,) non-negative integer prices of the two copies, to the host and back, in the unit of the problem's
+            other prices. They replace `Problem.save_cost` of an offloaded value.
+        banned: the values that cannot be offloaded, with reasons.
 
     Raises:
         InvalidProblem: a price is negative or not an integer, or the lengths differ.
@@ -49,7 +49,7 @@ class Offload(FrozenColumns):
 
 
 def checked_budget(label: str, budget: int | None) -> int | None:
-    """Returns a budget as an integer of Python, since one of numpy would overflow silently.
+    """Returns a budget as a Python integer, because NumPy's overflow silently.
 
     Raises an `InvalidProblem` that begins with `label` for anything but a non-negative integer.
     """
@@ -60,13 +60,11 @@ def checked_budget(label: str, budget: int | None) -> int | None:
 
 
 def cannot_offload(graph: Graph) -> Bans:
-    """Returns bans on offloading, with a reason for each value that cannot be offloaded.
+    """Returns the bans on offloading, over all n values of the graph, with reasons.
 
-    Those are: what cannot be saved; what stays in the memory of the device anyway, since somebody else holds it; and
-    what would come back in another layout, since copies are contiguous.
-
-    Returns:
-        bans over all n values of the graph; `.take(graph.plannable)` has those of the values that a plan decides about.
+    It bans values that cannot be saved, values whose memory stays on the device anyway because the caller holds it,
+    and values that would come back in another layout, because copies are contiguous. `.take(graph.plannable)` selects
+    the values about which a plan decides.
     """
     returned = np.zeros(len(checked_graph(graph)), np.bool_)
     returned[graph.base[graph.output]] = True

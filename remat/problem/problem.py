@@ -1,7 +1,7 @@
-"""States the optimization problem: what to save and what to recompute, at which price.
+"""States the optimization problem: what to save and what to recompute, at which cost.
 
-For every value v that the forward pass can compute there are two binaries: `b_v`, "v is available
-in the backward pass", and `a_v`, "v is recomputed there". A value is saved where `b_v - a_v = 1`.
+Every value v that the forward pass can compute has two binaries: `b_v`, "v is available in the backward pass", and
+`a_v`, "v is recomputed there". A value is saved if `b_v - a_v = 1`.
 
     minimize    sum save_cost[v] * (b_v - a_v) + recompute_cost[v] * a_v
     subject to  a_v <= b_v            for every value v
@@ -11,7 +11,7 @@ in the backward pass", and `a_v`, "v is recomputed there". A value is saved wher
                 a_v  = 0              where v cannot be recomputed
                 sum save_bytes[v] * (b_v - a_v) <= budget_bytes     (only with a budget)
 
-With a host to offload to, a third binary `h_v` says "v is saved, and waits there" (`remat.problem.offload`):
+With offloading, a third binary `h_v` means "v is saved on the host" (`remat.problem.offload`):
 
     minimize    ... + sum (offload.cost[v] - save_cost[v]) * h_v
     subject to  ...
@@ -57,23 +57,23 @@ _COSTS = ("save_cost", "recompute_cost", "save_bytes")
 
 @dataclass(frozen=True, eq=False)
 class Problem(FrozenColumns):
-    """Holds n values and m uses with their prices. `Problem.of` takes plain lists; this takes columns.
+    """Holds n values and m uses with their prices. This constructor takes columns; `Problem.of` takes plain lists.
 
     Attributes:
         names: the unique name of each value.
         save_cost, recompute_cost: (n,) non-negative integer prices, in the cost model's unit.
-        save_bytes: (n,) memory that saving the value takes, in bytes, whatever else is saved.
+        save_bytes: (n,) memory of the saved value, in bytes, whatever else is saved.
         producers, consumers: (m,) the two ends of each use; producer < consumer.
         needed: (n,) values that must be available in the backward pass.
-        cannot_save, cannot_recompute: what is forbidden, with reasons.
+        cannot_save, cannot_recompute: bans with reasons.
         budget_bytes: the most bytes that may be saved on the device, or None.
-        offload: what offloading costs; None if nothing can be offloaded.
-        signature: that of the graph which the problem is about, for its plans; empty without a graph.
-        places: where each value comes from, for messages (`remat.Graph.places`); "" everywhere by default.
+        offload: the cost of offloading; None if nothing can be offloaded.
+        signature: that of the graph of the problem, for its plans; empty without a graph.
+        places: the line of the model that computes each value, for messages (`remat.Graph.places`); "" by default.
 
     Raises:
-        InvalidProblem: lengths differ, a price is negative or not an integer, sums reach 2**62,
-            uses are not in topological order.
+        InvalidProblem: lengths differ, a price is negative or not an integer, sums reach 2**62, or uses are not in
+            topological order.
     """
 
     names: tuple[str, ...]
@@ -120,9 +120,9 @@ class Problem(FrozenColumns):
         budget_bytes: int | None,
         offload: Offload | None = None,
     ) -> Problem:
-        """Returns the same values and uses under other terms.
+        """Returns the same values and uses with other terms; it takes half the time, as only the terms are checked.
 
-        It checks the terms alone, which takes half as long as making a new problem. Raises `InvalidProblem`.
+        Raises `InvalidProblem` for wrong terms.
         """
         n = len(self)
         terms: dict[str, Any] = {
@@ -153,21 +153,22 @@ class Problem(FrozenColumns):
         budget_bytes: int | None = None,
         offload_cost: Sequence[float] | None = None,
     ) -> Problem:
-        """Makes a problem from plain lists; a value is known by its position.
+        """Makes a problem from plain lists, in which a value is its position.
 
         Args:
-            save_cost: price of saving each value; `math.inf` forbids it.
+            save_cost: the price of saving each value; `math.inf` forbids it.
             edges: pairs (producer, consumer).
             needed: positions of the values that the backward pass needs.
-            recompute_cost: price of recomputing each value, `inf` forbids it; free by default.
+            recompute_cost: the price of recomputing each value, `inf` forbids it; free by default.
             save_bytes: memory of each saved value; by default `save_cost` (0 where infinite).
             names: "v0", "v1", ... by default.
             cannot_save, cannot_recompute: position -> reason.
             budget_bytes: the most bytes that may be saved.
-            offload_cost: price of offloading each saved value, `inf` forbids it. By default nothing can be offloaded.
+            offload_cost: the price of offloading each saved value, `inf` forbids it. By default nothing can be
+                offloaded.
 
         Raises:
-            InvalidProblem: as the class says, or a position is not one of a value.
+            InvalidProblem: as for the class, or a position is out of range.
 
         >>> chain = Problem.of([4, 2, 9], edges=[(0, 1), (1, 2)], needed=[2], cannot_recompute={0: "input"})
         >>> chain
@@ -227,27 +228,27 @@ class Problem(FrozenColumns):
 
     @cached_property
     def operands(self) -> tuple[tuple[int, ...], ...]:
-        """Returns, for each value, the positions of the values that it uses, in the order of its uses."""
+        """Returns, for each value, the positions of its operands, in the order of its uses."""
         return operands_of(len(self), self.producers, self.consumers)
 
     def save(self, path: str | Path) -> None:
         """Writes the problem as JSON, gzipped if the name ends in ".gz" (see `remat.problem.problem_file`).
 
-        Signature and places are left out: they serve messages, and no answer depends on them.
+        Signature and places are left out: only messages use them.
         """
         write_document(problem_document(self), checked_path(path))
 
     @classmethod
     def load(cls, path: str | Path, budget: str | None = None) -> Problem:
-        """Reads a file that `save` wrote, or an instance of the benchmark, and checks everything.
+        """Reads and checks a file that `save` wrote, or an instance of the benchmark.
 
         Args:
             path: the file, gzipped or not.
-            budget: the name of one of its budgets, or "none"; needed only if the file has several.
+            budget: the name of one of its budgets, or "none"; required only if the file has several.
 
         Raises:
             InvalidProblem: the file is truncated, not JSON, of a newer version, or breaks a rule.
-            InvalidOption: there is no budget of that name; or there are several, and no name came.
+            InvalidOption: no budget has this name, or there are several and `budget` is None.
             UnsupportedProblem: the budget limits the peak.
         """
         columns = read_columns(checked_path(path), budget)

@@ -7,11 +7,9 @@
      "uses": {"producer": [...], "consumer": [...]},
      "budgets": [{"name": "saved-0.5", "of": "saved", "bytes": 1048576}, ...]}
 
-docs/benchmark.md says what each field means. A ban is 0 for none, or the number of its reason, counted from 1.
-Instances of the benchmark also have "memory" (`remat.predict.memory.memory_export`) and budgets of the peak.
-
-If values can be offloaded, the version is 2. Then "values" also has "offload_cost" and "cannot_offload", and there
-is an empty object "host_budgets".
+docs/benchmark.md defines each field. A ban is 0 for none, or the number of its reason, counted from 1. Instances of the
+benchmark also have "memory" (`remat.predict.memory.memory_export`) and budgets of the peak. If values can be offloaded,
+the version is 2, "values" also has "offload_cost" and "cannot_offload", and there is an empty object "host_budgets".
 """
 
 from __future__ import annotations
@@ -43,11 +41,11 @@ _BANS = ("cannot_save", "cannot_recompute")
 
 @dataclass(frozen=True)
 class Budget:
-    """Describes a limit of memory that has a name in a problem's file.
+    """Describes a named memory limit in the file of a problem.
 
     Attributes:
         name: such as "saved-0.5"; a solution file refers to its budget by this name.
-        of: "saved" limits the sum of `save_bytes` over what is saved; "peak" the bytes that are alive at once.
+        of: "saved" limits the sum of `save_bytes` over the saved values; "peak" limits the live bytes.
         bytes: the limit.
     """
 
@@ -65,14 +63,11 @@ def problem_document(
     budgets: Iterable[Budget] | None = None,
     memory: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns a problem in the form of its file. Signature and places are left out: no answer depends on them.
+    """Returns a problem as the JSON object of its file, without signature and places, which only messages use.
 
     Args:
-        problem: the problem.
-        name: the name of the instance.
-        unit: the unit of the prices.
-        remarks: where the problem comes from, by keywords.
-        budgets: limits to choose from; by default the one of the problem, if it has one.
+        remarks: the origin of the problem, by keywords.
+        budgets: the limits to choose from; by default the problem's, if it has one.
         memory: what a simulation of the peak needs (`remat.predict.memory.memory_export`).
     """
     offload = problem.offload
@@ -111,7 +106,7 @@ def problem_document(
 def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
     """Reads the columns of a problem, by the names of its attributes; errors are those of `Problem.load`.
 
-    `remat.Problem` checks what the columns hold.
+    The constructor of `remat.Problem` checks the contents of the columns.
     """
     document = read_document(path, FORMAT, InvalidProblem)
     try:

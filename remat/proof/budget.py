@@ -1,4 +1,4 @@
-"""Decides whether any plan fits the byte budget. One minimum cut decides, and its flow proves the answer."""
+"""Decides whether any plan fits the byte budget: by a minimum cut, whose flow proves the answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SHOWN = 5
 
 
 def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
-    """Returns a solver for minimum cuts: the named one, or else the default one, or NetworkX's if that is missing.
+    """Returns a minimum-cut solver: the named one, otherwise the default one, or NetworkX's if that is not installed.
 
-    Raises `InvalidOption` for a solver that finds no flows, `UnknownName` and `NotInstalled`.
+    Raises `InvalidOption` for a solver that computes no flows, `UnknownName` and `NotInstalled`.
     """
     if solver is None:
         solver = FALLBACK_SOLVER if default_is_missing() else DEFAULT_SOLVER
@@ -40,7 +40,7 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
 
 
 def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
-    """Finds the choice that saves the fewest bytes, and of those costs least, with the proof."""
+    """Returns the choice that saves the fewest bytes, and of those costs least, with the proof."""
     return flow_solver().minimum_cut(problem, BY_BYTES, rules)
 
 

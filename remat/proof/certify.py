@@ -1,4 +1,4 @@
-"""Checks plans and proofs independently: nothing here trusts, or calls, a solver."""
+"""Checks plans and proofs independently: nothing here trusts or calls a solver."""
 
 from __future__ import annotations
 
@@ -24,18 +24,15 @@ _SHOWN = 5
 
 
 def check_plan(problem: Problem, plan: Plan) -> int:
-    """Checks that a plan is legal and returns its cost, in time linear in the graph.
+    """Checks that a plan is legal and returns its cost in the problem's unit, in time linear in the graph.
 
-    A plan is legal if everything needed is available, everything recomputed has its arguments
-    available, only saved values are offloaded, no ban is broken, and the bytes saved on the device
-    fit the budget. As values are in topological order, the backward pass can then compute all it needs.
-
-    Returns:
-        the cost, in the problem's unit.
+    A plan is legal if every needed value and every operand of a recomputed value is available, only saved values are
+    offloaded, no ban is broken, and the bytes saved on the device fit the budget. Values are in topological order, so
+    the backward pass can then compute everything that it needs.
 
     Raises:
         InvalidPlan: the plan is not legal; the message lists every broken rule, with up to five values each.
-        InvalidProblem: it is no `Problem`, or was changed into one that no constructor accepts.
+        InvalidProblem: `problem` is no `Problem`, or was changed into one that no constructor accepts.
     """
     return _cost(_fresh_copy(problem), plan)
 
@@ -72,10 +69,9 @@ def _cost(problem: Problem, plan: Plan) -> int:
 def check_flow(network: Network, flow: IntArray) -> int:
     """Checks that a flow is feasible and returns its value, in time linear in the network.
 
-    Raises `CertificateRejected` for a wrong shape, too much or negative flow, or flow that appears or vanishes at a
-    vertex.
+    Raises `CertificateRejected` for a wrong shape, a flow outside the capacities, or a flow that is not conserved.
     """
-    if type(flow) is not np.ndarray:  # a subclass may compare as it likes
+    if type(flow) is not np.ndarray:  # a subclass may override comparisons
         raise CertificateRejected(f"a flow must be a numpy array, got {type(flow).__name__}")
     if flow.shape != network.capacities.shape or flow.dtype != np.int64:
         raise CertificateRejected(
@@ -86,7 +82,7 @@ def check_flow(network: Network, flow: IntArray) -> int:
         raise CertificateRejected(
             f"flow[{arc}] must be between 0 and the capacity {int(network.capacities[arc])}, got {int(flow[arc])}"
         )
-    # Sums that overflow could look conserved. Real flows cannot: all prices add up to less than 2**62.
+    # Overflowing sums could look conserved. Real flows do not overflow: all prices add up to less than 2**62.
     n = network.num_vertices
     if flow.sum(dtype=np.float64) >= LARGEST_TOTAL:
         through = np.bincount(network.tails, flow, minlength=n) + np.bincount(network.heads, flow, minlength=n)
@@ -103,31 +99,31 @@ def check_flow(network: Network, flow: IntArray) -> int:
 
 
 def certify(problem: Problem, solution: Solution) -> bool:
-    """Checks all that a solution claims: a legal plan, its price, and the proof of optimality.
+    """Checks everything that a solution claims: the legality of the plan, its cost, and the proof of optimality.
 
-    A flow certificate is verified against a network built afresh from the problem: no plan weighs
-    less than a feasible flow (weak duality). So a bound that follows from the flow, and equals the
-    plan's price, proves the plan optimal, with a budget, too (`remat.problem.multipliers`); and a flow may show
-    that no plan fits the budget. Other certificates are claims: only their consistency is checked.
+    A flow certificate is checked against a network that is built again from the problem: no plan weighs less than a
+    feasible flow (weak duality). So if the bound of the flow is equal to the plan's cost, the plan is optimal, also
+    with a budget (`remat.problem.multipliers`). A flow may also show that no plan fits the budget. For other
+    certificates, only consistency is checked.
 
-    The result is about the problem and the solution as they are now, whatever was checked or cached before:
-    the problem is copied and checked again, and the solution must consist of classes of `remat`, plain
-    numbers and text, and a flow in memory that nothing can write to (`remat.facts.columns.frozen`).
-    Code that replaces parts of this package, or writes past Python's objects, is not guarded against.
+    The result is about the problem and the solution as they are now, without earlier checks and caches. The problem is
+    copied and checked again. The solution must consist of classes of `remat`, plain numbers and text, and a flow in
+    memory that is not writable (`remat.facts.columns.frozen`). Code that replaces parts of this package, or bypasses
+    Python's objects, is not detected.
 
     Returns:
-        whether it was proven that no plan is better, or that there is none.
+        whether it is proven that no plan is better, or that there is none.
 
     Raises:
-        InvalidProblem: it is no `Problem`, or was changed into one that no constructor accepts.
-        InvalidPlan: the plan is not legal, or does not cost what the solution says.
-        CertificateRejected: the proof, or the bound, is wrong; or an object is of another class.
+        InvalidProblem: `problem` is no `Problem`, or was changed into one that no constructor accepts.
+        InvalidPlan: the plan is not legal, or its cost is not what the solution says.
+        CertificateRejected: the proof or the bound is wrong, or an object has another class.
     """
     return certify_for(_fresh_copy(problem), solution)
 
 
+# The constructor checks the copy again, which has no cached columns.
 def _fresh_copy(problem: Problem) -> Problem:
-    """Copies a problem and checks it again, so that no cached or later changed column gets into the copy."""
     check_is_problem(problem)
     bans: dict[str, Any] = {"cannot_save": problem.cannot_save, "cannot_recompute": problem.cannot_recompute}
     for label, column in bans.items():
@@ -146,7 +142,7 @@ def _checked_again(bans: Bans) -> Bans:
 def check_is_problem(problem: object) -> None:
     """Raises `InvalidProblem` for anything but a `Problem`.
 
-    A subclass is refused, too: it may price plans as it likes.
+    A subclass is refused, too, because it may override the cost of plans.
     """
     if type(problem) is not Problem:
         raise InvalidProblem(
@@ -155,7 +151,7 @@ def check_is_problem(problem: object) -> None:
 
 
 def certify_for(problem: Problem, solution: Solution) -> bool:
-    """Checks what a solution claims about a problem that no other code can have changed; see `certify`."""
+    """Checks a solution like `certify`, but does not copy the problem: no other code can have changed it."""
     _check_exact(solution)
     if solution.plan is None:
         return _certify_without_plan(problem, solution)
@@ -169,10 +165,9 @@ def certify_for(problem: Problem, solution: Solution) -> bool:
 
 
 def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
-    """Returns the lower bound on the cost of every plan within the budget that a flow proves.
+    """Returns the lower bound on the cost of every plan within the budget that a flow proves; None if no plan fits.
 
-    Returns None if the flow proves that no plan fits. Raises `CertificateRejected` if the flow is wrong, or proves no
-    bound.
+    Raises `CertificateRejected` if the flow is wrong, or proves no bound.
     """
     try:
         least = proven_weight(problem, certificate)
@@ -187,8 +182,8 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
 def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | None = None) -> int:
     """Returns the lower bound on the weight of every choice, whatever the budget, that a flow proves.
 
-    `arcs` is `Arcs.of(problem)`, to save time. Raises `CertificateRejected` if the flow is wrong, and
-    `UnsupportedProblem` if the weighed prices add up to 2**62 or more.
+    `arcs` is `Arcs.of(problem)`, if it has been computed. Raises `CertificateRejected` if the flow is wrong, and
+    `UnsupportedProblem` if the weighted prices add up to 2**62 or more.
     """
     flow, weights = certificate.flow, certificate.multipliers
     if type(weights) is not Multipliers or {type(weights.cost), type(weights.byte)} != {int}:
@@ -205,7 +200,6 @@ def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | N
 
 
 def _check_exact(solution: object) -> None:
-    """Checks that a solution consists of classes of `remat`, plain numbers and plain text."""
     if type(solution) is not Solution:
         raise CertificateRejected(f"a solver must return a remat.Solution, got {solution!r}")
     claim, plan = solution.termination, solution.plan

@@ -1,8 +1,9 @@
-"""Finds the lower convex hull of (saved bytes, cost), vertex by vertex, each edge with a proof.
+"""Computes the lower convex hull of (saved bytes, cost), vertex by vertex, with a proof of each edge.
 
-Take the multipliers that weigh the two ends of a chord alike (`Multipliers.equalizing`), and cut. Either no choice
-weighs less: then the chord is an edge of the hull, proven by the flow. Or the cut is a vertex below the chord, which
-splits it in two. Every cut finds a vertex or an edge, so v vertices take 2 v - 1 cuts.
+For a chord between two vertices, take the multipliers under which both weigh the same (`Multipliers.equalizing`), and
+compute a minimum cut. If no choice weighs less, the chord is an edge of the hull, and the flow proves it. Otherwise the
+cut is a vertex below the chord, which splits it in two. Every cut finds a vertex or an edge, so v vertices take 2 v - 1
+cuts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from remat.proof.certify import proven_weight
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """Holds a choice as a point; one that a `Hull` returns is optimal under some multiplier on bytes."""
+    """Holds a choice as a point; each vertex of a `Hull` is optimal under some multiplier on bytes."""
 
     choice: Choice
     saved_bytes: int
@@ -41,7 +42,7 @@ class Vertex:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """Holds two neighbours, and the proof that no choice lies below the line through them."""
+    """Holds two neighbours, and the proof that no choice is below the line through them."""
 
     left: Vertex  # saves fewer bytes, and costs more
     right: Vertex
@@ -50,7 +51,7 @@ class Edge:
 
     @property
     def is_exact(self) -> bool:
-        """Says whether the line goes through both ends. If not, 62 bits were too few to weigh them alike."""
+        """Returns whether the line contains both ends. If not, 62 bits were too few for equalizing multipliers."""
         weights = self.certificate.multipliers
         return weights.weigh(*self.left.point) == self.weight == weights.weigh(*self.right.point)
 
@@ -65,7 +66,7 @@ class Edge:
 class Hull:
     """Searches the lower convex hull of (saved bytes, cost) over all choices of a feasible problem.
 
-    The budget of the problem does not matter. No flow is used before it is checked.
+    The budget of the problem has no effect. Every flow is checked before it is used.
     """
 
     problem: Problem
@@ -91,7 +92,6 @@ class Hull:
         return self._vertex(self._flow(BY_COST))
 
     def edges(self) -> list[Edge]:
-        """Lists all edges, from the fewest bytes to the lowest cost; none if one choice is best in both."""
         edges: list[Edge] = []
         pending = [(self.smallest, self.cheapest)]
         while pending:
@@ -106,7 +106,7 @@ class Hull:
     def edge_at(self, budget_bytes: int) -> Edge | None:
         """Returns the edge above a budget; None if the cheapest choice fits, or one choice is best in both.
 
-        The budget must not be below `smallest`.
+        The budget must be at least the bytes of `smallest`.
         """
         left, right = self.smallest, self.cheapest
         while left.saved_bytes <= budget_bytes < right.saved_bytes:
@@ -117,17 +117,18 @@ class Hull:
         return None
 
     def between(self, left: Vertex, right: Vertex) -> Vertex | Edge | None:
-        """Returns a vertex below the chord, or the chord as an edge with its proof; None if it has no length."""
+        """Returns a vertex below the chord, or the chord as an edge with its proof; None if the chord has no length."""
         if left.saved_bytes >= right.saved_bytes:
             return None
         for weights in Multipliers.equalizing(left.point, right.point).ever_coarser():
-            with suppress(UnsupportedProblem):  # the solver cannot count so far: take coarser ones
+            with suppress(UnsupportedProblem):  # too large for the solver: use coarser multipliers
                 return self._between(left, right, weights)
         return self._between(left, right, BY_COST)
 
     def _between(self, left: Vertex, right: Vertex, weights: Multipliers) -> Vertex | Edge:
         flow = self._flow(weights)
-        # The flow alone says that no choice weighs less than the chord. A cut would take long: most choices tie here.
+        # The flow alone proves that no choice weighs less than the chord. Most choices tie here, so a cut would take
+        # long.
         if flow.weight < min(weights.weigh(*left.point), weights.weigh(*right.point)):
             middle = self._vertex(flow)
             if left.saved_bytes < middle.saved_bytes < right.saved_bytes:

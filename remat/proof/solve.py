@@ -1,4 +1,4 @@
-"""Holds `remat.solve`: one entry point for every solver, with every answer checked."""
+"""Defines `remat.solve`, the entry point to every solver, which checks every answer."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def solve(
 ) -> Solution:
     """Solves a problem and certifies the answer.
 
-    Whether any plan exists is decided before the solver is called, with a budget, too.
+    Before the solver is called, this function decides whether any plan exists, also with a budget.
 
     Args:
         problem: the problem.
         solver: a registered name (`remat plugins solvers` lists them) or a configured instance; by default "ortools",
-            and "portfolio" for a problem with a budget. Where OR-Tools is not installed, SciPy's
-            or NetworkX's maximum flow takes the place of "ortools", and a warning says so once.
+            and "portfolio" for a problem with a budget. Without OR-Tools, SciPy's or NetworkX's maximum flow replaces
+            "ortools", with one warning.
         time_limit_s: wall time in seconds; only for solvers that support it.
         throw: whether to raise an error if there is no plan; if False, return a solution without a plan.
 
     Returns:
-        a solution whose plan is legal and costs what it says. `is_proven` tells whether its
-        optimality was verified, too. The plan has the signature of its graph (`Plan.graph`).
+        a solution whose plan is legal and has the stated cost. `is_proven` tells whether its optimality was verified,
+        too. The plan has the signature of its graph (`Plan.graph`).
 
     Raises:
-        UnknownName, NotInstalled, UnsupportedProblem: the solver cannot be used for this.
-        Infeasible: no plan exists; the message names the rules that contradict each other, or the
-            fewest bytes that a plan can save.
+        UnknownName, NotInstalled, UnsupportedProblem: the solver cannot be used for this problem.
+        Infeasible: no plan exists; the message names the rules that contradict each other, or the fewest bytes that a
+            plan can save.
         LimitReached: the solver found no plan: a limit stopped it, or it is a heuristic.
-        InvalidPlan, CertificateRejected: the solver's answer is wrong. That is a bug in the solver.
+        InvalidPlan, CertificateRejected: the solver's answer is wrong, which is a bug in the solver.
     """
     check_is_problem(problem)
     if solver is None:
@@ -92,19 +92,16 @@ def _default_solver(problem: Problem) -> str:
     return next((name for name in first if _is_within(problem, find_solver(name).largest_capacity)), last)
 
 
+# Whether the solver can represent the sum of prices, and of the bytes and values that break ties.
 def _is_within(problem: Problem, largest: int | None) -> bool:
-    """Says whether prices, and the bytes and values that break ties, add up to what a solver can count."""
     copies = () if problem.offload is None else (problem.offload.cost,)
     totals = (problem.save_cost, problem.recompute_cost, problem.save_bytes, *copies)
     return largest is None or sum(int(prices.sum()) for prices in totals) + len(problem) <= largest
 
 
+# A copy for a solver, so that the solver cannot change the problem. The columns share memory, which is not writable.
+# The arrays are separate, because the strides of an array can be set.
 def _copy(problem: Problem) -> Problem:
-    """Copies a problem for a solver, so that nothing the solver does to it changes the question.
-
-    The copy shares the memory of the columns, which nothing can write to. It has arrays of its own, since the strides
-    of an array can be set.
-    """
     copy = _copy_attributes(problem)
     vars(copy).pop("index", None)  # a dictionary, which the solver could change
     for label in ("cannot_save", "cannot_recompute"):

@@ -1,4 +1,4 @@
-"""Checks what a caller passes as a plan for a graph, once, so that an error speaks of the argument."""
+"""Checks a plan argument once, so that an error names the argument."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from remat.proof.certify import check_plan
 
 
 def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bool = True) -> Choice:
-    """Returns what a plan decides about the values of a graph, if it is legal there.
+    """Returns the choice of a plan over the values of a graph, if the plan is legal there.
 
-    Raises `InvalidPlan` for a plan that is not, that was made for another graph, or that offloads values without
-    `offload`, and an `InvalidOption` that begins with `label` for anything but a plan.
+    Raises `InvalidPlan` for a plan that is not legal, was made for another graph, or offloads values without `offload`;
+    and an `InvalidOption` that begins with `label` for anything but a plan.
     """
     plan = checked_plan(plan, label)
     plan.check_is_for(graph)
@@ -27,7 +27,7 @@ def legal_choice(graph: Graph, plan: object, label: str = "plan", *, offload: bo
 
 
 def checked_mask(graph: Graph, saved: BoolArray) -> BoolArray:
-    """Returns (n,) flags of what is saved; whether that is a legal plan is not checked (see `remat.check_plan`).
+    """Returns a mask (n,) of the saved values, without a check that the plan is legal (see `remat.check_plan`).
 
     Raises `InvalidPlan` for another number of flags, or if a value of the tangents' closure is saved.
     """

@@ -1,18 +1,18 @@
-"""Holds everything about PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
+"""Connects remat to PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
 
-Nothing else in the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
-`remat.SharedBudget` and `remat.selective_policy` load this package when they are first used. It may import every floor
-of `remat`. Seven rooms, each of which imports those before it (`inductor` and `eager` leave each other alone):
+No other package of the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
+`remat.SharedBudget` and `remat.selective_policy` load this package on first use. It may import every other package of
+`remat`. Each of its packages imports those before it (`inductor` and `eager` do not import each other):
 
-    seam        torch's private names, and what is exchanged in torch while one of our calls runs
+    seam        torch's private names, and patches of torch during a call of this library
     read        from a model to its joint graph, and from that to the facts of a `Graph`
     run         from a plan to a compiled training step: the partitioner that torch calls
-    inductor    what TorchInductor makes of a plan: its kernels, bytes and memory, and for GPUs their code
-    eager       from a plan to a policy of checkpointing, for models that are not compiled
-    ahead       what a whole training step will hold, before it runs
-    measure     what a step really does: bytes moved, memory kept and held, time
+    inductor    what TorchInductor generates for a plan: kernels, bytes and memory, and for GPUs the code
+    eager       from a plan to a checkpoint policy, for models that are not compiled
+    ahead       predicts the memory of a whole training step before it runs
+    measure     measures a step: bytes moved, memory saved and held, time
 
-Begin with `read.capture` and `run.partitioner`.
+Begin reading in `read.capture` and `run.partitioner`.
 """
 
 from remat.pytorch.read.capture import capture, capture_all

@@ -1,14 +1,14 @@
-"""Tests plug-ins: one function each decides whether a solver, a cost model or an estimator keeps its contract.
+"""Tests plug-ins: one function each decides whether a solver, a cost model or an estimator meets its contract.
 
     from remat.testing import check_solver
 
     def test_my_solver_conforms():
         check_solver(MySolver)
 
-The strategies `dags`, `problems` and `graphs` draw small inputs with what solvers stumble over: zeros, ties, diamonds,
+The strategies `dags`, `problems` and `graphs` draw small inputs that are difficult for solvers: zeros, ties, diamonds,
 disconnected parts, bans, prices and sizes past 2**33. They reject nothing and shrink to two values.
 
-This package needs `hypothesis`, and no other part of the library imports it. It may import the floors up to proof.
+This package needs `hypothesis`, and no other part of the library imports it. It may import the packages up to proof.
 Import all names from here. Begin reading in `solver_check`.
 """
 

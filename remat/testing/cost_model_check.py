@@ -1,4 +1,4 @@
-"""Checks that a cost model keeps its contract."""
+"""Checks that a cost model meets its contract."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from remat.testing.trials import for_all, require, require_options, with_other_l
 
 
 def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 100) -> None:
-    """Checks that a cost model keeps its contract, on random graphs of up to 12 values.
+    """Checks that a cost model meets its contract, on random graphs of up to 12 values.
 
     - Its options are a frozen dataclass with a readable repr.
-    - It prices every value with a non-negative integer, and the same graph always has the same prices.
-      Names and storage ids are labels: other labels change no price and no ban.
-    - Its problems have the values of the graph that the forward pass can compute, and respect
-      the graph's facts: an input is never recomputed, a tuple never saved.
-    - Where the graph forbids nothing, the model leaves a plan.
+    - It prices every value with a non-negative integer, and the same graph always has the same prices. Names and
+      storage ids are labels: other labels change no price and no ban.
+    - Its problems have the values of the graph that the forward pass can compute, and respect the graph's facts: an
+      input is never recomputed, a tuple never saved.
+    - If the graph forbids nothing, the model allows a plan.
     - `model + model` costs twice as much and forbids the same.
 
     Args:

@@ -1,4 +1,4 @@
-"""Checks that an estimator keeps its contract."""
+"""Checks that an estimator meets its contract."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from remat.testing.trials import for_all, is_hashable, require, require_options,
 
 
 def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int = 100) -> None:
-    """Checks that an estimator keeps its contract, on random graphs of up to 12 values.
+    """Checks that an estimator meets its contract, on random graphs of up to 12 values.
 
     - Its options are a frozen, hashable dataclass with a readable repr, it has a unit, and `data` is a text.
-    - It prices every value with a non-negative integer, with a sum below 2**62. Values that are not computed
-      again (inputs, views, elements of tuples, the tangents' closure) cost 0. It refuses sums that could overflow.
+    - It prices every value with a non-negative integer, with a sum below 2**62. Values that are never recomputed
+      (inputs, views, elements of tuples, the tangents' closure) cost 0. It refuses sums that could overflow.
     - The same graph always has the same prices. Names and storage ids are labels: other labels change no price.
 
     Args:
@@ -42,8 +42,8 @@ def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int
         for_all(st.just(unusual), 1, instance, lambda graph: _check_estimates(instance, graph))
 
 
+# What random graphs lack: a tuple with its elements, and figures whose products overflow.
 def _unusual_graphs() -> Iterator[Graph]:
-    """Yields what random graphs lack: a tuple with its elements, and figures whose products overflow."""
     for figure in (100, 2**58 - 1):
         g = GraphBuilder()
         g.input("x", bytes=figure)

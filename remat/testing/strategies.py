@@ -1,4 +1,4 @@
-"""Has strategies of Hypothesis that draw small problems and graphs with what solvers stumble over."""
+"""Defines strategies of Hypothesis that draw small problems and graphs that are difficult for solvers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 
 LARGEST = 2**34
-"""A size past 2**33: doubles are still exact there, and integers of 32 bits have overflowed."""
+"""A size past 2**33: doubles are still exact, but 32-bit integers overflow."""
 
 _BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
 
@@ -48,11 +48,11 @@ def problems(
         draw: Hypothesis passes this.
         min_values, max_values: bounds on the number of values.
         budget: whether they have a byte budget.
-        offload: whether there is a host to offload to.
-        feasible: True draws only problems that have a plan, None draws any. Problems are made feasible, and not
-            rejected: a ban that rules out every plan is lifted, a budget is raised.
-        largest: the largest finite price or size. The largest price of each problem is drawn first, so
-            that small problems full of ties are as likely as large prices.
+        offload: whether values can be offloaded.
+        feasible: True draws only problems that have a plan, None draws any. Problems are made feasible, not rejected: a
+            ban that excludes every plan is lifted, a budget is raised.
+        largest: the largest finite price or size. The largest price of each problem is drawn first, so that small
+            problems full of ties are as likely as large prices.
     """
     n = draw(st.integers(min_values, max_values))
     price = st.integers(0, draw(st.sampled_from((1, 3, 1000, largest))))
@@ -79,8 +79,8 @@ def problems(
     return problem
 
 
+# A budget that some plan fits: one that recomputes all it can, or one that saves all it can.
 def _enough_bytes(problem: Problem) -> int:
-    """Returns bytes that some plan fits: one that recomputes all it can, or one that saves all it can."""
     not_recomputable, unsaveable = forced_values(problem).not_recomputable, problem.cannot_save.mask
     return min(Choice.from_saved(problem, saved).saved_bytes(problem) for saved in (not_recomputable, ~unsaveable))
 
@@ -105,8 +105,8 @@ def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest
     Args:
         draw: Hypothesis passes this.
         max_values: the largest number of values; up to half of them belong to each pass.
-        facts: whether there are annotations, and values that cannot be saved or recomputed. They may
-            contradict each other; without them, every graph has a plan.
+        facts: whether there are annotations, and values that cannot be saved or recomputed. They may contradict each
+            other; without them, every graph has a plan.
         largest: the largest size in bytes.
     """
     g = GraphBuilder()
@@ -131,7 +131,7 @@ def graphs(draw: st.DrawFn, *, max_values: int = 12, facts: bool = True, largest
 
 def _draw_op(draw: st.DrawFn, g: GraphBuilder, values: list[str], size: st.SearchStrategy[int], facts: bool) -> str:
     op = draw(st.sampled_from(tuple(_OPS)))
-    # The latest value comes first, since Hypothesis shrinks to it: simple examples are chains.
+    # The latest value comes first, because Hypothesis shrinks to it: simple examples are chains.
     arguments = draw(st.lists(st.sampled_from(values[::-1]), min_size=1, max_size=3))
     flags = draw(st.sampled_from(({}, {}, {}, *_FACTS))) if facts else {}
     return g.op(op, *arguments, bytes=draw(size), **_OPS[op], **flags)

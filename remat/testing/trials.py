@@ -1,4 +1,4 @@
-"""Runs a check on many random inputs and reports the input that fails it; all checks of plug-ins share this."""
+"""Runs a check on many random inputs and reports the input that fails; all checks of plug-ins share this."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ def _code(example: object) -> str:
 
 
 def require(condition: bool, requirement: str) -> None:
-    """Raises an `AssertionError` that states the requirement, unless a condition holds."""
     if not condition:
         raise AssertionError(requirement)
 
@@ -80,7 +79,7 @@ def require_options(plugin: Solver | CostModel | Estimator) -> None:
 
 
 def is_hashable(solver: Solver | Estimator) -> bool:
-    """Says whether a plug-in has a hash, and an equal copy has the same."""
+    """Returns whether a plug-in has a hash, and an equal copy has the same."""
     try:
         return hash(solver) == hash(copy.deepcopy(solver))
     except TypeError:

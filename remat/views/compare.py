@@ -1,4 +1,4 @@
-"""Compares graphs, cost models and solvers, with a row for each combination: `remat.compare`."""
+"""Compares graphs, cost models and solvers, with one row per combination: `remat.compare`."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def compare(
     n_jobs: int = 1,
     path: str | Path | None = None,
 ) -> Comparison:
-    """Poses every graph under every cost model, and lets every solver solve it.
+    """Poses every graph with every cost model, and solves it with every solver.
 
     Args:
-        graphs: one, several, or by name; otherwise named after the model they come from.
+        graphs: a graph, several graphs, or graphs by name. Without names, the graphs have the names of their models.
         cost_models: names or instances.
-        solvers: names or instances; every installed one when left out.
-        time_limit_s: for each solve, of the solvers that take a time limit.
-        progress: called with the number of rows that are done, and how many there will be.
-        n_jobs: how many processes solve at once; each takes a graph under a cost model. Times then disturb each other.
-        path: a file that keeps the rows that are done, so that another call with the same file goes on from there.
+        solvers: names or instances; by default every installed one.
+        time_limit_s: the limit of each solve, for solvers that support a time limit.
+        progress: called with the number of finished rows, and the number of all rows.
+        n_jobs: how many processes solve at once; each takes a graph under a cost model. Then times affect each other.
+        path: a file that keeps the finished rows, so that another call with the same file continues.
 
     Returns:
-        one row each, in the order given. A solver that refuses a problem or is not installed, and
-        a problem without a plan, make a row that says why; other errors propagate.
+        one row for each combination, in the given order. A solver that refuses a problem or is not installed, and a
+        problem without a plan, make a row with the reason; other errors propagate.
 
     Raises:
         InvalidOption: an argument is out of range; or the file is no comparison, or damaged.
@@ -72,9 +72,9 @@ def compare(
         raise InvalidOption(f"n_jobs must be a whole number of at least 1, got {n_jobs!r}")
     cases = [_Case(name, graph, model, time_limit_s) for name, graph in named.items() for model in models]
     file = None if path is None else checked_path(path)
-    rows = {} if file is None or not file.exists() else _kept(file)
-    wanted = [(case, [one for one in chosen if case.key(one) not in rows]) for case in cases]
-    for key, row in _solved_by(n_jobs, [(case, left) for case, left in wanted if left]):
+    rows = {} if file is None or not file.exists() else _finished_rows(file)
+    open_cases = [(case, [one for one in chosen if case.key(one) not in rows]) for case in cases]
+    for key, row in _solved_by(n_jobs, [(case, left) for case, left in open_cases if left]):
         rows[key] = row
         if file is not None:
             finished = {key: row for key, row in rows.items() if row.get("ended_by") != "interrupt"}
@@ -97,11 +97,9 @@ class _Case:
         return hashlib.sha256(repr(facts).encode(errors="backslashreplace")).hexdigest()
 
     def key(self, solver: Solver) -> str:
-        """Tells the row of a solver from all others."""
         return json.dumps([self.name, self._digest, option_text(self.model), option_text(solver), self.time_limit_s])
 
     def rows(self, solvers: Sequence[Solver]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields the row of each solver, with its key."""
         for solver in solvers:
             warm_up(solver)
         start = time.perf_counter()
@@ -121,11 +119,11 @@ class _Case:
             yield self.key(solver), about | _solved(self.graph, self.model, problem, solver, self.time_limit_s)
 
 
+# Yields rows as they finish, until the search is over.
 def _solved_by(n_jobs: int, cases: list[tuple[_Case, list[Solver]]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields rows as they are done, until the search is over."""
     if n_jobs == 1:
-        found = (keyed for case, solvers in cases for keyed in case.rows(solvers))
-        while not is_over() and (keyed := next(found, None)) is not None:
+        keyed_rows = (keyed for case, solvers in cases for keyed in case.rows(solvers))
+        while not is_over() and (keyed := next(keyed_rows, None)) is not None:
             yield keyed
         return
     with ProcessPoolExecutor(n_jobs, initializer=end_at_ctrl_c) as pool:
@@ -139,7 +137,7 @@ def _listed_rows(case: _Case, solvers: list[Solver]) -> list[tuple[str, dict[str
     return list(case.rows(solvers))
 
 
-def _kept(path: Path) -> dict[str, dict[str, Any]]:
+def _finished_rows(path: Path) -> dict[str, dict[str, Any]]:
     what, remedy = "a file of comparisons", "name another one, or delete it to solve all again"
     rows: Any = read_document(path, _FORMAT, InvalidOption, file_kind=what, remedy=remedy).get("rows")
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in cast(dict[str, Any], rows).values()):
@@ -178,8 +176,9 @@ def _solved(
     }
 
 
-def _several(given: Any, kind: type[Solver] | type[CostModel]) -> list[Any]:
-    return [given] if isinstance(given, (str, kind)) else checked_list(f"each {kind.__name__}", given, InvalidOption)
+def _several(plugins: Any, kind: type[Solver] | type[CostModel]) -> list[Any]:
+    one = isinstance(plugins, (str, kind))
+    return [plugins] if one else checked_list(f"each {kind.__name__}", plugins, InvalidOption)
 
 
 def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, Graph]:
@@ -195,6 +194,6 @@ def _named(graphs: Graph | Iterable[Graph] | Mapping[str, Graph]) -> dict[str, G
 
 
 def warm_up(solver: Solver | None) -> None:
-    """Solves a tiny problem: backends are imported when first used, and no measured time should include that."""
+    """Solves a tiny problem, so that measured times do not include the import of the backend."""
     with suppress(RematError):
         solve(Problem.of([1, 1], edges=[(0, 1)], needed=[1], cannot_recompute={0: "an input"}), solver)

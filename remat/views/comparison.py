@@ -1,4 +1,4 @@
-"""Holds the table that `remat.compare` returns."""
+"""Defines the table that `remat.compare` returns."""
 
 # pandas ships partial types: what its methods return is often unknown to pyright.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -44,7 +44,7 @@ _DTYPES = {
     "solve_time_s": "float64",
     "error": "str",
 }
-# Columns without which rows are no comparison.
+# The required columns.
 _NEEDED = ("graph", "cost_model", "unit", "solver", "termination")
 _LONGEST_STYLED = 200
 
@@ -54,72 +54,71 @@ class Comparison(pd.DataFrame):
 
     Columns:
         graph, instance, values: name of the graph, its name in the corpus or "", and its number of values.
-        cost_model, unit: as it is typed, with the options that differ from the defaults; unit of its prices.
-        budget_bytes: of saved, live or all memory; missing without one, and where it is a part of a peak.
-        solver: as it is typed, with the options that differ from the defaults.
-        exact: whether the solver claims optimality on every problem it takes.
-        objective, bound, gap: price of the plan, the price below which no plan can be, and (objective - bound) /
+        cost_model, unit: as users type it, with the options that differ from the defaults; the unit of its prices.
+        budget_bytes: a limit of saved, live or all memory; missing without one, and if it is a share of a peak.
+        solver: as users type it, with the options that differ from the defaults.
+        exact: whether the solver claims optimality for every problem that it supports.
+        objective, bound, gap: cost of the plan, lower bound on the cost of every plan, and (objective - bound) /
             objective.
         termination: "optimal", "feasible", "infeasible", "limit", or "refused" (see `error`).
-        certified: how optimality is known, in words.
-        proven: the proof was verified without trusting the solver.
-        saved_tensors, saved_bytes: activations that the plan saves, and the memory that they take.
-            Inputs and parameters are alive anyway and not counted; a shared storage counts once.
-        recomputed_ops: operators that run a second time; views are free and not counted.
+        certified: the evidence of optimality, in words.
+        proven: whether the proof was verified without trusting the solver.
+        saved_tensors, saved_bytes: activations that the plan saves, and their memory. Inputs and parameters, which are
+            alive anyway, are not counted; a shared storage counts once.
+        recomputed_ops: operators that run a second time, without views, which are free.
         pose_time_s, solve_time_s: wall time of the cost model, and of the solver without the checks.
         error: why there is no plan, "" if there is one.
     """
 
     @classmethod
     def of(cls, rows: Sequence[dict[str, Any]]) -> Comparison:
-        """Makes a table of rows; a column that a row lacks has a missing value there."""
-        # Column by column: a frame of all rows makes integers floats where one of them is missing.
+        """Makes a table of rows; a missing column of a row becomes a missing value."""
+        # Column by column: a frame of all rows would convert integers to floats if one is missing.
         cells = {name: [row.get(name) for row in rows] for name in _DTYPES}
         return cls({name: pd.array(cells[name], dtype=dtype) for name, dtype in _DTYPES.items()})
 
     @classmethod
     def load(cls, path: str | Path) -> Comparison:
-        """Reads a table from what `to_csv` wrote (a name that ends in ".csv"), or `remat compare --json` printed.
+        """Reads a table that `to_csv` wrote (a name that ends in ".csv"), or that `remat compare --json` printed.
 
         Raises:
-            RematError: the file holds something else.
+            RematError: the file contains something else.
         """
         try:
             if str(path).endswith(".csv"):
                 table = pd.read_csv(path, dtype=cast(Any, _DTYPES))
-                found = cls(table.fillna({name: "" for name in ("certified", "error") if name in table}))
+                rows = cls(table.fillna({name: "" for name in ("certified", "error") if name in table}))
             else:
-                found = cls.of(json.loads(Path(path).read_bytes()))
-            lacking = sorted(set(_NEEDED) - set(found.columns[found.notna().any()]))
+                rows = cls.of(json.loads(Path(path).read_bytes()))
+            lacking = sorted(set(_NEEDED) - set(rows.columns[rows.notna().any()]))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:  # json and pandas raise ValueErrors
             raise RematError(f"{path} must be CSV or JSON with the columns of remat.compare, got: {error}") from None
         if lacking:
             raise RematError(
                 f"{path} must have the columns {', '.join(_NEEDED)} with values, but lacks {', '.join(lacking)}"
             )
-        return found
+        return rows
 
     @property
     def _constructor(self) -> type[Comparison]:
         return Comparison
 
     def readable(self) -> pd.DataFrame:
-        """Returns the table as people read it: text cells in readable units; `error` only if there is one."""
+        """Returns the table for people: text cells in readable units; `error` only if there is one."""
         plain = pd.DataFrame(self).reset_index(drop=True)
         view = pd.DataFrame({title: show(plain) for title, needs, show in _VIEW if needs <= set(plain)}, dtype="str")
         return view if "error" not in view or any(view["error"]) else view.drop(columns="error")
 
     def texts(self) -> list[dict[str, str]]:
-        """Returns the rows of `readable`."""
         return self.readable().to_dict(orient="records")
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the rows as plain dictionaries, for JSON; what is missing is None."""
+        """Returns the rows as plain dictionaries, for JSON; missing values are None."""
         plain = pd.DataFrame(self).astype(object)
         return plain.where(plain.notna(), None).to_dict(orient="records")
 
     def best(self) -> list[bool]:
-        """Says which rows have the least objective of their graph and cost model."""
+        """Returns which rows have the least objective of their graph and cost model."""
         if not {"graph", "cost_model", "objective"} <= set(self):
             return [False] * len(self)
         plain = pd.DataFrame(self)
@@ -130,8 +129,8 @@ class Comparison(pd.DataFrame):
         """Computes performance profiles (`remat.views.performance_profile`): how often a solver is near the fastest.
 
         Returns:
-            a row for each step of each curve: cost_model, solver, factor, and the share of the graphs of which the
-            solver has found the best plan within that factor of the fastest one's time.
+            one row per step of each curve: cost_model, solver, factor, and the share of the graphs for which the solver
+                has found the best plan within that factor of the fastest one's time.
         """
         plain = pd.DataFrame(self)
         plain["taken"] = plain["solve_time_s"].clip(lower=1e-6).where(self.best(), np.inf)
@@ -178,7 +177,7 @@ def _optimality(frame: pd.DataFrame) -> list[str]:
 
 _View = tuple[str, set[str], Callable[[pd.DataFrame], list[str]]]
 
-# What a notebook shows: the title, the columns that it takes, and how the cells read.
+# The columns in a notebook: title, source columns, and the function that formats the cells.
 _VIEW: tuple[_View, ...] = (
     _cells("graph", "graph"),
     _cells("values", "values", "{:,}".format),

@@ -27,11 +27,11 @@ _SHOWN = 6
 
 
 UNHIDDEN = "Copies count as if they do not overlap kernels; `remat solve` plans for copies that do, and may differ."
-"""What an answer to a stated problem must say, where `remat.choose` simulates copies."""
+"""A remark about solved problems with offloading, because `remat.choose` simulates copies."""
 
 
 class Decision(Enum):
-    """Says what a plan does with a value, in words that continue "... is"."""
+    """Lists what a plan can do with a value; the value of each member completes the sentence "x is ..."."""
 
     SAVED = "saved"
     OFFLOADED = "offloaded: saved, and on the host until the backward pass needs it"
@@ -43,18 +43,18 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class Alternative:
-    """Describes the best plan that decides otherwise about one value.
+    """Describes the best plan with another decision about one value.
 
     Attributes:
-        question: what was asked, e.g. "does not save it".
-        extra_cost: its price above that of the best plan of all; None if there is no such plan. Negative
-            if the solver is a heuristic, and had missed this one.
-        proven: both prices were verified as optimal.
+        question: the decision, e.g. "does not save it".
+        extra_cost: its cost above that of the best plan of all; None if there is no such plan. Negative if the solver
+            is a heuristic and had missed this plan.
+        proven: whether both costs were verified as optimal.
         saves: names that this plan keeps on the device, and the best plan does not save.
-        drops: names that are saved in the best plan only.
+        drops: names that only the best plan saves.
         recomputes: names that this plan recomputes and the best plan does not.
-        conflict: the rules that leave no such plan, in the words of `remat.Infeasible`.
-        offloads: names that are offloaded in this plan only.
+        conflict: the rules that exclude such a plan, in the words of `remat.Infeasible`.
+        offloads: names that only this plan offloads.
         keeps: names that this plan keeps on the device, and the best plan offloads.
     """
 
@@ -71,25 +71,24 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Says why a plan does what it does with one value; `print` it.
+    """Explains the decision of the best plan about one value; `print` it.
 
     Attributes:
         name, op: the value and its operator.
-        place: where it comes from (`remat.Graph.places`); "" if that is unknown.
+        place: the line of the model that computes it (`remat.Graph.places`); "" if unknown.
         decision: what the best plan does with it.
-        cost_model: by whose prices it is the best.
-        bytes: its size. Saving it takes `save_bytes` of memory: none for an input, the whole
-            storage for a view.
+        cost_model: the cost model of the best plan.
+        bytes: its size. Saving it takes `save_bytes` of memory: none for an input, the whole storage for a view.
         save_cost, recompute_cost, unit: its prices; 0 for a tangent.
-        in_memory: its storage is written whatever is saved; else only a save writes it.
-        readers: what reads it in the backward pass, through which views.
-        gradient: the backward pass returns it.
-        cannot_save, cannot_recompute: why not, or None where that is allowed.
-        alternative: the best plan that decides otherwise; None for a tangent, and for a value
-            that cannot be saved and need not be.
-        offload_cost: price of its copies to the host and back; None where nothing can be offloaded.
-        cannot_offload: why not, or None where that is allowed.
-        others: where values can be offloaded, the best plan for each further way to decide.
+        in_memory: whether its storage is written whatever is saved; otherwise only a save writes it.
+        readers: its readers in the backward pass, with the views in between.
+        gradient: whether the backward pass returns it.
+        cannot_save, cannot_recompute: why not, or None if that is allowed.
+        alternative: the best plan with another decision; None for a tangent, and for a value that cannot be saved and
+            need not be.
+        offload_cost: the price of its copies to the host and back; None if nothing can be offloaded.
+        cannot_offload: why not, or None if that is allowed.
+        others: the best plan for each further decision, if values can be offloaded.
     """
 
     name: str
@@ -157,20 +156,20 @@ def explain(
     cost_model: str | CostModel = DEFAULT_COST_MODEL,
     solver: str | Solver | None = None,
 ) -> Explanation:
-    """Explains what the best plan does with a value, and what deciding otherwise would cost.
+    """Explains what the best plan does with a value, and what another decision would cost.
 
-    The alternative is not a guess: the problem is solved again with one more rule. Copies to a host have the price that
-    the problem states: for `MemoryBudget(offload=...)` their whole time, as if they do not overlap kernels.
+    The alternative is exact: the problem is solved again with one more rule. Copies to a host have the price of the
+    problem: for `MemoryBudget(offload=...)` their whole time, as if they did not overlap kernels.
 
     Args:
         graph: the joint graph.
-        name: one of `graph.names`; if left out, of the twelve largest activations that the best plan saves, the one
-            that would cost most to give up.
-        cost_model, solver: names or instances; the solver that `remat.solve` takes when left out.
+        name: one of `graph.names`; by default, of the twelve largest activations that the best plan saves, the one that
+            would be the most expensive to give up.
+        cost_model, solver: names or instances; the default solver is that of `remat.solve`.
 
     Raises:
-        UnknownName: the graph has no such value, or none was named and none is saved.
-        Infeasible: the problem has no plan at all.
+        UnknownName: the graph has no such value, or `name` is None and nothing is saved.
+        Infeasible: the problem has no plan.
     """
     checked_graph(graph)
     if name is not None and (not isinstance(name, str) or name not in graph.index):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -229,7 +228,7 @@ def _decision(graph: Graph, i: int, plan: Plan) -> Decision:
 
 def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
     recomputed = set(plan.recomputed)
-    found: list[str] = []
+    readers: list[str] = []
     queue: list[tuple[int, str]] = [(i, "")]
     for value, through in queue:
         users: list[int] = graph.consumers[graph.producers == value].tolist()
@@ -240,8 +239,8 @@ def _readers(graph: Graph, i: int, plan: Plan) -> tuple[str, ...]:
             if graph.view[user] and not graph.gradient[user]:
                 queue.append((user, f" (through {name})"))
             else:
-                found.append(name + through)
-    return tuple(found)
+                readers.append(name + through)
+    return tuple(readers)
 
 
 def _why_not_recomputed(problem: Problem, v: int) -> str | None:
@@ -253,44 +252,44 @@ def _why_not_recomputed(problem: Problem, v: int) -> str | None:
     return f"uses {lost!r}, which can be neither saved nor recomputed"
 
 
+# Forbids the decision about value v and solves again; then once for each place where v can be saved.
 def _alternatives(
     problem: Problem, v: int, decision: Decision, best: Solution, solver: str | Solver | None
 ) -> list[Alternative]:
-    """Solves the problem again, with the decision about value v forbidden; and for each place where v can be saved."""
     only = np.zeros(len(problem), np.bool_)
     only[v] = True
-    found: list[Alternative] = []
+    plans: list[Alternative] = []
     if decision in (Decision.SAVED, Decision.OFFLOADED):
         bans = problem.cannot_save.also(only, "asked: what if it were not saved?")
-        found.append(_solved("does not save it", replace(problem, cannot_save=bans), best, solver))
+        plans.append(_solved("does not save it", replace(problem, cannot_save=bans), best, solver))
     bans = problem.cannot_recompute.also(only, "asked: what if it were not recomputed?")
     saved = replace(problem, cannot_recompute=bans, needed=problem.needed | only)
     host = problem.offload
     if host is None or host.banned.mask[v] or problem.cannot_save.mask[v]:
         if decision in (Decision.RECOMPUTED, Decision.DEFERRED):
-            found.append(_solved("does not recompute it", replace(problem, cannot_recompute=bans), best, solver))
+            plans.append(_solved("does not recompute it", replace(problem, cannot_recompute=bans), best, solver))
         elif decision is Decision.ABSENT and not problem.cannot_save.mask[v]:
-            found.append(_solved("saves it", saved, best, solver))
-        return found
+            plans.append(_solved("saves it", saved, best, solver))
+        return plans
     others = replace(host, banned=host.banned.also(only, "asked: what if it stayed?"))
     stays = replace(saved, offload=others)
     if decision is not Decision.SAVED:
-        found.append(_solved("keeps it on the device", stays, best, solver))
-    if decision is not Decision.OFFLOADED:  # as if the device kept it at the price of the copies, and no bytes
+        plans.append(_solved("keeps it on the device", stays, best, solver))
+    if decision is not Decision.OFFLOADED:  # modelled as a save on the device that costs the copies, and no bytes
         cost, size = np.where(only, host.cost, problem.save_cost), np.where(only, 0, problem.save_bytes)
         away = replace(stays, save_cost=cost, save_bytes=size)
-        found.append(_solved("offloads it", away, best, solver, (problem.names[v],)))
-    return found
+        plans.append(_solved("offloads it", away, best, solver, (problem.names[v],)))
+    return plans
 
 
+# `offloads` are names that the problem models as saved, but that are offloaded.
 def _solved(
     question: str, problem: Problem, best: Solution, solver: str | Solver | None, offloads: tuple[str, ...] = ()
 ) -> Alternative:
-    """Solves a problem; the names of `offloads` are those that it saves as if they were offloaded."""
     try:
         other = solve(problem, solver)
     except Infeasible as error:
-        conflict = str(error).removesuffix(f"\n{REMEDY}")  # nothing is wrong: the best plan does not ask for this one
+        conflict = str(error).removesuffix(f"\n{REMEDY}")  # no remedy is needed: the best plan exists
         return Alternative(question, None, best.is_proven, (), (), (), conflict)
     ours, theirs = _plan(best), _plan(other)
     hosted = theirs.offloaded + offloads
@@ -312,8 +311,8 @@ def _plan(solution: Solution) -> Plan:
 
 
 def _without(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    known = set(others)
-    return tuple(name for name in names if name not in known)
+    excluded = set(others)
+    return tuple(name for name in names if name not in excluded)
 
 
 def _words(name: str, other: Alternative, unit: str) -> list[str]:

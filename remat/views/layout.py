@@ -1,9 +1,9 @@
-"""Places the nodes of a small acyclic graph in layers, from top to bottom.
+"""Computes a layered drawing of a small acyclic graph, from top to bottom.
 
-The layers are those of the longest paths (Sugiyama, Tagawa and Toda, 1981). An edge that spans several layers gets a
-bend in each, and the edges of one producer share their bends. Sweeps down and up sort each layer by where the
-neighbours of its vertices are, and then move the vertices there, as far as the least distances allow. NetworkX places
-the vertices of a layer evenly instead: up to a fifth of the edges of a graph of the corpus then lead through boxes.
+The layers follow longest paths (Sugiyama, Tagawa and Toda, 1981). An edge that spans several layers has a bend in each,
+and the edges of one producer share their bends. Sweeps down and up sort each layer by the positions of its neighbours,
+and then move the vertices towards these positions, as far as the minimum distances allow. NetworkX places the vertices
+of a layer evenly instead: up to a fifth of the edges of a graph of the corpus then cross boxes.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ import numpy as np
 _ORDER_SWEEPS, _PLACE_SWEEPS = 24, 80
 
 _BEND_WIDTH = 0.1
-# How much more an edge between two bends wants to be vertical than one between two nodes.
+# The weight of an edge between two bends, relative to one between two nodes: straight edges are easier to follow.
 _STRAIGHT = 8
 _Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Gives the centres of n nodes and the routes of m edges, in inches; y grows downwards."""
+    """Holds the centres of n nodes and the routes of m edges, in inches; y grows downwards."""
 
-    # x, y: of each node.
     x: tuple[float, ...]
     y: tuple[float, ...]
-    routes: tuple[tuple[_Point, ...], ...]  # the points of each edge, from the centre of one node to that of the other
+    routes: tuple[tuple[_Point, ...], ...]  # the points of each edge, from centre to centre
 
 
 def layered(
     edges: Sequence[tuple[int, int]], widths: Sequence[float], rank: Sequence[float], *, gap: float, drop: float
 ) -> Layout:
-    """Lays out nodes 0 to n - 1, whose edges lead from smaller to larger ones.
+    """Computes the layout of nodes 0 to n - 1, whose edges lead from smaller to larger numbers.
 
     Args:
-        widths: of each node, in inches.
-        rank: where to start each node within its layer: the smaller, the further left.
-        gap: least distance between the boxes of a layer.
+        widths: the width of each node, in inches.
+        rank: initial order within a layer, from left to right.
+        gap: minimum distance between the boxes of a layer.
         drop: distance between the centres of two layers.
     """
     n, layer = len(widths), _layers(len(widths), edges)
@@ -74,8 +73,8 @@ def _neighbours(n: int, edges: Iterable[tuple[int, int]]) -> tuple[list[list[int
     return before, after
 
 
+# Longest paths from above; then a node with at least as many users as operands moves down to its users.
 def _layers(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Assigns layers by longest path from above; then what has as many users as arguments moves down to its users."""
     before, after = _neighbours(n, edges)
     layer = [0] * n
     for v in range(n):
@@ -87,8 +86,9 @@ def _layers(n: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     return [depth - top for depth in layer]
 
 
+# Sweeps down and up, sorting each row by the mean position of its neighbours; returns the rows with the fewest
+# crossings.
 def _ordered(rows: list[list[int]], above: list[list[int]], below: list[list[int]]) -> list[list[int]]:
-    """Sweeps down and up, sorting each row by the mean position of its neighbours; keeps the best."""
     best, fewest = rows, _crossings(rows, below)
     for sweep in range(_ORDER_SWEEPS):
         rows, down = [list(row) for row in rows], sweep % 2 == 0
@@ -96,8 +96,8 @@ def _ordered(rows: list[list[int]], above: list[list[int]], below: list[list[int
         for row in rows if down else reversed(rows):
             mean = {vertex: k / len(row) for k, vertex in enumerate(row)}
             for vertex in row:
-                if beside := (above if down else below)[vertex]:
-                    mean[vertex] = sum(place[other] for other in beside) / len(beside)
+                if neighbours := (above if down else below)[vertex]:
+                    mean[vertex] = sum(place[other] for other in neighbours) / len(neighbours)
             row.sort(key=mean.__getitem__)
             place |= {vertex: k / len(row) for k, vertex in enumerate(row)}
         if (crossings := _crossings(rows, below)) < fewest:
@@ -115,11 +115,10 @@ def _crossings(rows: list[list[int]], below: list[list[int]]) -> int:
     return total
 
 
+# Moves every vertex towards its neighbours; vertices from n on are bends.
 def _placed(
     rows: list[list[int]], above: list[list[int]], below: list[list[int]], widths: Sequence[float], n: int, gap: float
 ) -> list[float]:
-    """Moves every vertex towards its neighbours; vertices from n on are bends."""
-
     def pull(v: int, other: int) -> int:
         return (1, 2, _STRAIGHT)[(v >= n) + (other >= n)]
 
@@ -128,26 +127,24 @@ def _placed(
         for row in rows if sweep % 2 == 0 else reversed(rows):
             pulls = [[(x[w], pull(v, w)) for w in above[v] + below[v]] for v in row]
             weights = [sum(weight for _, weight in pulled) or 0.01 for pulled in pulls]
-            wanted = [
+            targets = [
                 sum(at * weight for at, weight in pulled) / total for pulled, total in zip(pulls, weights, strict=True)
             ]
-            _move(row, wanted, weights, widths, gap, x)
+            _move(row, targets, weights, widths, gap, x)
     return x
 
 
+# Moves a layer as near to the targets (weighted least squares) as the minimum distances allow. After subtracting the
+# distances, this is isotonic regression, solved by pooling adjacent violators.
 def _move(
-    row: list[int], wanted: list[float], weights: Sequence[float], widths: Sequence[float], gap: float, x: list[float]
+    row: list[int], targets: list[float], weights: Sequence[float], widths: Sequence[float], gap: float, x: list[float]
 ) -> None:
-    """Moves a layer as near to the wanted places (weighted least squares) as the least distances allow.
-
-    Once the distances are subtracted, that is isotonic regression, solved by pooling adjacent violators.
-    """
     offset = [0.0]
     for left, right in pairwise(row):
         offset.append(offset[-1] + (widths[left] + widths[right]) / 2 + gap)
     pools: list[tuple[float, float, int]] = []  # mean, weight, members
-    for want, weight, shift in zip(wanted, weights, offset, strict=False):
-        mean, total, members = want - shift, weight, 1
+    for target, weight, shift in zip(targets, weights, offset, strict=False):
+        mean, total, members = target - shift, weight, 1
         while pools and pools[-1][0] > mean:
             other, more, number = pools.pop()
             mean, total, members = (mean * total + other * more) / (total + more), total + more, members + number

@@ -1,12 +1,12 @@
 """Computes performance profiles: how often a solver is within a factor of the fastest.
 
-Dolan and Moré, *Benchmarking optimization software with performance profiles* (2002). On instance p solver s takes
-t(p, s), infinite where it fails, and r(p, s) = t(p, s) / min over s of t(p, s). Then
+Source: Dolan and Moré, *Benchmarking optimization software with performance profiles* (2002). On instance p, solver s
+takes time t(p, s), infinite if it fails, and r(p, s) = t(p, s) / min over s of t(p, s). Then
 
     rho(s, tau) = share of all instances p with r(p, s) <= tau
 
-At tau = 1 that is the share on which s is the fastest, and for large tau that which it solves at all. An instance
-that no solver solves counts, against all of them.
+At tau = 1 this is the share on which s is the fastest, and for large tau the share that it solves at all. An instance
+that no solver solves counts against all of them.
 """
 
 # pandas ships partial types: what its methods return is often unknown to pyright.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 
 def ratios(taken: pd.DataFrame) -> pd.DataFrame:
-    """Divides times, instances x solvers, by that of the fastest; infinite where a solver failed."""
+    """Divides times (instances x solvers) by that of the fastest; infinite if a solver failed."""
     best = taken.min(axis="columns")
     return taken.div(best.where(np.isfinite(best), 1.0), axis="index")
 
@@ -29,10 +29,10 @@ def profile(ratio: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np
     """Computes the steps of one solver's curve.
 
     Args:
-        ratio: (instances,) to the fastest; infinite where it failed.
+        ratio: (instances,) time relative to the fastest; infinite if it failed.
 
     Returns:
-        (k,) factors tau at which the share rises, ascending from 1 on, and the share from there on.
+        the factors tau (k,) at which the share rises, ascending from 1 on, and the share (k,) from there on.
 
     >>> profile(np.array([2.0, 1.0, np.inf, 2.0]))
     (array([1., 2.]), array([0.25, 0.75]))

@@ -1,8 +1,8 @@
-"""Puts graphs and comparisons of solvers on one HTML page: pictures, tables, and where the numbers come from.
+"""Makes an HTML page of graphs and comparisons of solvers: pictures, tables, and the origin of the numbers.
 
     Page.of(["gpt2.json.gz", "solvers.json"]).save("report.html")
 
-The page is complete in itself: it has no script, and needs no network.
+The page is self-contained: it has no script, and needs no network.
 """
 
 # pandas ships partial types: what its methods return is often unknown to pyright.
@@ -42,23 +42,22 @@ _ENOUGH_GRAPHS = 3
 
 @dataclass(frozen=True)
 class Section:
-    """Holds what the page says of one file."""
+    """Holds the part of the page about one file."""
 
-    # name, kind: the name of the file; "Frontier" or "Solver comparison".
-    name: str
-    kind: str
-    facts: Mapping[str, str]  # where the file comes from, by name
-    # each as an address that holds the picture, with the text for those who do not see it.
+    name: str  # of the file
+    kind: str  # "Frontier" or "Solver comparison"
+    facts: Mapping[str, str]  # the origin of the file
+    # (alternative text, data URL) of each.
     pictures: tuple[tuple[str, str], ...]
-    tables: tuple[tuple[str, str], ...]  # each as a caption and HTML
+    tables: tuple[tuple[str, str], ...]  # (caption, HTML) of each
 
 
 @dataclass(frozen=True)
 class Page:
     """Holds a report. The same files give the same bytes."""
 
-    title: str  # the heading
-    sections: tuple[Section, ...]  # one a file, in the order of the files
+    title: str
+    sections: tuple[Section, ...]  # one per file, in the order of the files
 
     @classmethod
     def of(
@@ -75,19 +74,19 @@ class Page:
         """Reads files of results.
 
         Args:
-            paths: graph files; or comparisons of solvers, as `remat compare --json` prints them or
-                `Comparison.to_csv` writes them.
+            paths: graph files; or comparisons of solvers, as `remat compare --json` prints them or `Comparison.to_csv`
+                writes them.
             title: the heading of the report.
-            estimator: of the recompute time in the frontiers of graphs.
-            refine: how many budgets are solved between the ends of each frontier.
-            solver: who solves them: one that takes a byte budget.
-            time_limit_s: wall time in seconds for all these budgets together; each frontier then has those that were
-                solved until then. The ends of a frontier come on top.
+            estimator: the estimator of recompute time in the frontiers.
+            refine: the number of budgets to solve between the ends of each frontier.
+            solver: the solver of these budgets; it must support byte budgets.
+            time_limit_s: wall time in seconds for all these budgets together; each frontier then has the budgets solved
+                so far. It does not include the ends of a frontier.
             progress: as for `remat.Frontier.refine`.
 
         Raises:
             InvalidOption: there is no path.
-            UnknownPlugin: there is no such estimator.
+            UnknownPlugin: no estimator has this name.
             NotInstalled: matplotlib is missing.
             OSError: a file cannot be read.
             RematError: a file is neither a graph nor a comparison, or it is damaged.
@@ -107,7 +106,6 @@ class Page:
         return cls(title, sections)
 
     def html(self) -> str:
-        """Renders the page."""
         from jinja2 import Environment
 
         template = (files("remat.views") / "report_page.html").read_text(encoding="utf-8")
@@ -116,14 +114,14 @@ class Page:
 
     def save(self, path: str | Path) -> int:
         """Writes the page, and returns its size in bytes."""
-        # A name in JSON may hold one half of a character of two halves, which UTF-8 cannot express.
+        # A name in JSON may contain a lone surrogate, which UTF-8 cannot encode.
         data = self.html().encode(errors="backslashreplace")
         write_file(checked_path(path), data)
         return len(data)
 
 
 def frontier_rows(curve: Frontier, points: Iterable[Point]) -> list[dict[str, str]]:
-    """Describes points of a frontier as people read them, one row a point."""
+    """Formats points of a frontier for people, one row per point."""
     return [
         {
             "saved": human_bytes(point.saved_bytes),
@@ -149,13 +147,13 @@ def _section(path: Path, estimator: str, curve_of: Callable[[Graph], Frontier]) 
     curve = curve_of(graph)
     facts |= {"values": f"{len(graph):,}", "estimator": estimator}
     facts |= {name: str(text) for name, text in graph.meta.items() if text not in (None, "")}
-    seen = "Saved activations against recompute time. No plan lies in the grey area: that is proven."
+    text = "Saved activations against recompute time. No plan lies in the grey area: that is proven."
     table = ("Plans of the frontier", _html(frontier_rows(curve, (*curve.references, *curve.points))))
-    return Section(path.name, "Frontier", facts, ((seen, _picture(curve.plot())),), (table,))
+    return Section(path.name, "Frontier", facts, ((text, _picture(curve.plot())),), (table,))
 
 
+# A performance profile for each cost model with three or more graphs.
 def _profiles(runs: Comparison) -> Iterator[tuple[str, str]]:
-    """Draws a performance profile for each cost model under which three graphs or more were solved."""
     from remat.pictures import Picture
 
     graphs: dict[Any, int] = runs.groupby("cost_model")["graph"].nunique().to_dict()
@@ -191,11 +189,11 @@ def _html(rows: Sequence[Mapping[str, str]]) -> str:
         return frame.to_html(index=False, border=0, escape=True)
 
 
+# A picture as a data URL cannot run scripts, whatever names it contains.
 def _picture(figure: Figure) -> str:
-    """Returns a picture as the address of an image: as such it can run no script, whatever names are in it."""
     from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
 
     buffer = BytesIO()
-    with rc_context({"svg.hashsalt": "remat"}):  # without it, names in the file differ from run to run
+    with rc_context({"svg.hashsalt": "remat"}):  # without it, ids in the file differ from run to run
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"

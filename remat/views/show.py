@@ -1,6 +1,6 @@
 """Draws a joint graph and what a plan does with it: `remat.show`."""
 
-# matplotlib ships partial types: what its methods take and return is often unknown to pyright.
+# matplotlib ships partial types, so pyright does not know the types of many methods.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from remat.pictures import Picture
 
 LARGEST = 300
-"""The most values in one picture: beyond, labels are too small to read."""
+"""The most values in one picture; with more, labels are too small to read."""
 
 _FONT = 9
-# Width of a letter of the monospaced labels, in inches, at `_FONT` points.
+# Width of a character of the monospaced labels, in inches, at `_FONT` points.
 _LETTER = 0.078
 _SMALL = 7
 _HEIGHT = 0.42
 _DROP = 0.78
 _GAP = 0.25
 _LEGEND_WIDTH = 3.0
-# Signs in a line of the title, so that it is no wider than the legend.
+# Characters in a line of the title, so that it is no wider than the legend.
 _TITLE = 40
 _Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Style:
-    """Says how the nodes of one kind are drawn, and what the legend says about them."""
+    """Describes how the nodes of one kind are drawn, with the text of the legend."""
 
     text: str
     fill: str
@@ -77,27 +77,25 @@ def show(
 ) -> Figure:
     """Draws a joint graph from top to bottom, each value in the colour of what the plan does with it.
 
-    Saved values are orange, those of them that wait on the host are violet, recomputed ones white, what depends on
-    gradients is red, inputs are grey, and what stays in the forward pass is green. Orange and violet arrows carry saved
-    values to where the backward pass reads them.
-
-    Below its name a value has its size and, if it is known, the line of the model that made it. In an .svg, the pointer
-    brings up the operator and the module, too.
+    Saved values are orange, offloaded ones violet, recomputed ones white, values that depend on gradients red, inputs
+    grey, and values of the forward pass alone green. Orange and violet arrows lead from saved values to their readers
+    in the backward pass. Below its name, a value has its size and, if known, its source line. In an .svg, the tooltip
+    has the operator and the module, too.
 
     Args:
         graph: up to 300 values, or a larger one with `around`.
-        plan: what to save, offload and recompute; without, values are coloured by where they belong.
-        path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+        plan: what to save, offload and recompute; without it, the colours show the passes.
+        path: a file to write, in the format of its suffix: .svg, .png, .pdf.
         around: draw only these values and their neighbourhood.
-        hops: how many uses away the neighbourhood ends.
+        hops: the radius of the neighbourhood, in uses.
 
     Returns:
         the figure; notebooks display it.
 
     Raises:
         NotInstalled: matplotlib is missing.
-        InvalidOption: matplotlib knows no format of that suffix.
-        RematError: the picture would hold more than 300 values.
+        InvalidOption: matplotlib has no format of that suffix.
+        RematError: the picture would have more than 300 values.
         UnknownName, InvalidPlan: a name is not a value of the graph.
     """
     from remat.pictures import Picture, write  # imports matplotlib
@@ -105,21 +103,20 @@ def show(
     checked_graph(graph)
     if plan is not None:
         checked_plan(plan)
-    kept = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
-    if int(kept.sum()) > LARGEST:
+    shown = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
+    if int(shown.sum()) > LARGEST:
         raise RematError(
-            f"a picture can hold {LARGEST} values, got {int(kept.sum())}; draw a part of the graph with around= "
+            f"a picture can hold {LARGEST} values, got {int(shown.sum())}; draw a part of the graph with around= "
             f"(names of values) and a small hops="
         )
     figure = Picture()
-    _draw(figure, graph, plan, np.flatnonzero(kept))
+    _draw(figure, graph, plan, np.flatnonzero(shown))
     if path is not None:
         write(figure, path)
     return figure
 
 
 def styles(graph: Graph, plan: Plan | None) -> list[Style]:
-    """Says how each value is drawn."""
     region = graph.region
     if plan is None:
         by_region = {Region.FORWARD: PLAIN_FORWARD, Region.TANGENTS: TANGENTS, Region.EITHER: EITHER}
@@ -140,15 +137,15 @@ def styles(graph: Graph, plan: Plan | None) -> list[Style]:
 
 
 def _neighbourhood(graph: Graph, around: str | Iterable[str], hops: int) -> BoolArray:
-    kept = np.zeros(len(graph), np.bool_)
+    near_by = np.zeros(len(graph), np.bool_)
     for name in [around] if isinstance(around, str) else around:
         if name not in graph.index:
             raise UnknownName(f"the graph has no value named {name!r}{near(name, graph.names)}")
-        kept[graph.index[name]] = True
+        near_by[graph.index[name]] = True
     for _ in range(hops):
-        touched = kept[graph.producers] | kept[graph.consumers]
-        kept[graph.producers[touched]] = kept[graph.consumers[touched]] = True
-    return kept
+        touched = near_by[graph.producers] | near_by[graph.consumers]
+        near_by[graph.producers[touched]] = near_by[graph.consumers[touched]] = True
+    return near_by
 
 
 def _draw(figure: Picture, graph: Graph, plan: Plan | None, shown: IntArray) -> None:
@@ -176,7 +173,7 @@ def _draw(figure: Picture, graph: Graph, plan: Plan | None, shown: IntArray) -> 
 
 
 _LEGEND = (INPUT, FORWARD, PLAIN_FORWARD, SAVED, OFFLOADED, SAVED_INPUT, RECOMPUTED, DEFERRED, EITHER, TANGENTS)
-# Of what is saved, the colour of its arrows into the backward pass.
+# The colour of the arrows from saved values into the backward pass.
 _CROSSING = {SAVED: "#e07b00", SAVED_INPUT: "#e07b00", OFFLOADED: "#6d4fc0"}
 _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
@@ -189,14 +186,13 @@ def _title(graph: Graph, plan: Plan | None, shown: int) -> str:
 
 
 def _label(graph: Graph, i: int) -> tuple[str, ...]:
-    """Writes the name, and below it the size unless that is 0, and the line of the model if it is known."""
     size = human_bytes(int(graph.bytes[i])) if graph.bytes[i] else ""
     below = "  ".join(filter(None, (size, graph.sources[i])))
     return (graph.names[i], below) if below else (graph.names[i],)
 
 
+# One unit of data is one inch of paper, y grows downwards, and the legend is at the top.
 def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kinds: int) -> None:
-    """Sets the frame: one inch of data is one inch of paper, y grows downwards, the legend stands at the top."""
     margin, legend = 0.2, 0.2 * kinds + 0.1
     bends = [x for route in layout.routes for x, _ in route]
     left = min([*bends, *(x - w / 2 for x, w in zip(layout.x, widths, strict=True))], default=0.0) - margin
@@ -209,11 +205,9 @@ def _frame(figure: Figure, axes: Axes, layout: Layout, widths: list[float], kind
     axes.set_ylim(bottom, top)
 
 
+# A smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends. `carries` is the colour of an
+# arrow from a saved value to the backward pass; "" makes a thin grey one.
 def _arrow(axes: Axes, route: tuple[_Point, ...], carries: str) -> None:
-    """Draws a smooth curve through the bends of an edge (Catmull and Rom), vertical at both ends.
-
-    One that carries a saved value to the backward pass has the colour `carries`; any other one, "", is grey and thin.
-    """
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
@@ -237,8 +231,8 @@ def _arrow(axes: Axes, route: tuple[_Point, ...], carries: str) -> None:
     )
 
 
+# Points and slopes of a curve that avoids the boxes on both sides of a bend.
 def _through(route: tuple[_Point, ...]) -> tuple[list[_Point], list[_Point]]:
-    """Returns points of a curve, and its slope in each, that keep clear of the boxes on both sides of a bend."""
     (x0, y0), *_, (x1, y1) = route
     half, down = _HEIGHT / 2, (0.0, _DROP)
     points, slopes = [(x0, y0 + half)], [down]

@@ -1,6 +1,6 @@
-"""Follows the code of one pass: when each buffer is allocated, written over by another one, and freed.
+"""Simulates the code of one pass: when each buffer is allocated, overwritten by another one, and freed.
 
-The rules are those of `remat.predict.buffers`. Names of classes and methods that are not here are Inductor's.
+The rules are those of `remat.predict.buffers`. Classes and methods that are not defined here are Inductor's.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Nest
 
-# Operators whose call writes where it is told to; a sum is one with a product in it.
+# Operators that write into a given output buffer; "add" is a sum that includes a product.
 _WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
-# How much of a buffer a result must fill that is written over it (`can_match_buffer_size`).
+# A result must fill this share of the buffer that it overwrites (`can_match_buffer_size`).
 _LEAST_SHARE = 0.95
 
 
 @dataclass(frozen=True, eq=False)
 class PassFacts:
-    """Holds what decides about the buffers of a pass, beside its kernels."""
+    """Holds facts about a pass, in addition to its kernels, that determine its buffers."""
 
-    freeable: Collection[int]  # values that the pass is handed and may drop
-    donated: Collection[int]  # those of them that it may write over
+    freeable: Collection[int]  # arguments that the pass may free
+    donated: Collection[int]  # those of them that it may overwrite
     # ops, dtypes: of every value of the graph.
     ops: Sequence[str]
     dtypes: Sequence[str]
-    gpu: bool  # whether each kernel is launched by itself; on CPUs those between two calls are one function
+    gpu: bool  # whether each kernel is a step; on CPUs, the kernels between two calls are one function
 
 
 class AllocatedPass:
-    """Follows the buffers of one pass over its steps.
+    """Holds the buffers of one pass over its steps.
 
     Attributes:
-        steps: the kernels of one function, or a call.
-        start, end: the first and the last step of each buffer that owns memory. Without a start, it was handed to the
-            pass; without an end, it is returned. The end may be before the start: then nothing was ever in it.
-        size: bytes of those that are written over a larger one: they keep its memory.
+        steps: each step is the kernels of one function, or a call.
+        start, end: the first and the last step of each buffer that owns memory. A buffer without a start is an argument
+            of the pass, one without an end is returned. If the end is before the start, the buffer was never used.
+        size: the bytes in memory of each buffer for which `Buffer.bytes` is wrong. These are buffers that overwrite a
+            larger buffer, and buffers of copies back that have begun.
     """
 
     def __init__(self, scheduled: ScheduledPass, facts: PassFacts) -> None:
@@ -56,7 +57,6 @@ class AllocatedPass:
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
         self._inside = self._places()
-        self._runs = {"kernel": self._kernel, "call": self._call, "result": self._result}
         self._together: dict[Buffer, int] = {}
         self._heir: dict[Buffer, Buffer] = {}
         self._over: dict[Buffer, Buffer] = {}
@@ -71,13 +71,13 @@ class AllocatedPass:
         self._handed = set(handed.values())
         donated = {buffer for v, buffer in handed.items() if v in facts.donated}
         written = {buffer for unit in self._order for buffer in unit.defines}
-        # It is memory of what the copy began with, too, so that Inductor does not write over it.
+        # The memory also belongs to the buffer with which the copy began, so Inductor does not overwrite it.
         fetched = {loop.writes[0] for loop in scheduled.loops if loop.copy == "copy back ends"}
         self._may_be_written_over = (donated | written) - {*self._inside, *self._inside.values(), *fetched}
         self._run()
 
     def memory(self, buffer: Buffer) -> Buffer:
-        """Finds the buffer that owns the memory of another: the whole of a part, or the target of a scatter."""
+        """Returns the buffer that owns the memory of another: the whole of a part, or the target of a scatter."""
         while buffer in self._inside:
             buffer = self._inside[buffer]
         return buffer
@@ -98,8 +98,12 @@ class AllocatedPass:
             if alone:
                 self._flush(at - 1)
             self._dropped += last.get(unit, ())
-            if unit.kind in self._runs:
-                self._runs[unit.kind](unit.group, at)
+            if unit.kind == "kernel":
+                self._kernel(unit.group, at)
+            elif unit.kind == "call":
+                self._call(unit.group, at)
+            elif unit.kind == "result":
+                self._result(unit.group)
             if alone or self._facts.gpu:
                 self._flush(at)
             for nest in unit.group.nests:
@@ -108,7 +112,7 @@ class AllocatedPass:
         for buffer, step in self._together.items():
             self._hold(buffer, step)
 
-    # Other buffers may have taken over the memory by then.
+    # Another buffer may reuse the memory by then; if so, the other one is held.
     def _hold(self, buffer: Buffer, step: int) -> None:
         while buffer in self._heir:
             buffer = self._heir[buffer]
@@ -124,7 +128,7 @@ class AllocatedPass:
         self._waiting.clear()
         self._dropped.clear()
 
-    # Leaves out what is returned, and what belongs to somebody else.
+    # Without returned buffers, and without buffers that the pass does not own.
     def _last_uses(self) -> dict[Unit, list[Buffer]]:
         kept = {self.memory(buffer) for buffer in self.scheduled.returned.values()}
         own = {self.memory(buffer) for unit in self._order for buffer in unit.defines} | self._handed
@@ -133,14 +137,14 @@ class AllocatedPass:
             accessed = unit.group.used if unit.kind != "result" else ()
             for buffer in (*unit.defines, *accessed):
                 last[self.memory(buffer)] = unit
-        found: dict[Unit, list[Buffer]] = {}
+        freed: dict[Unit, list[Buffer]] = {}
         for buffer, unit in last.items():
             if buffer in own and buffer not in kept:
-                found.setdefault(unit, []).append(buffer)
-        return found
+                freed.setdefault(unit, []).append(buffer)
+        return freed
 
-    def _result(self, group: LoopGroup, _: int) -> None:
-        # The call's tuple holds all results until the last one is taken out of it.
+    def _result(self, group: LoopGroup) -> None:
+        # The tuple of the call holds all results until the last one is extracted.
         self._together.update((self.memory(buffer), len(self.steps) - 1) for buffer in group.written)
 
     def _kernel(self, group: LoopGroup, at: int) -> None:
@@ -158,7 +162,7 @@ class AllocatedPass:
                     over = self._over.get(over)  # it stays within the kernel
                 self._allocate(self.memory(buffer), at, over)
 
-    # Others read it, or another part of the group does.
+    # Whether another group, or another part of this group, reads the buffer.
     def _is_stored(self, buffer: Buffer, group: LoopGroup) -> bool:
         if self.scheduled.scheduler.is_needed_outside(buffer, group):
             return True
@@ -167,7 +171,7 @@ class AllocatedPass:
     def _crosses(self, buffer: Buffer, group: LoopGroup) -> bool:
         return group.depth > 0 and sum(buffer in part.used for part in group.parts) > 1
 
-    # What passes between parts of a group may be an array of one inner loop (`codegen_outer_loop_node`).
+    # A buffer between parts of a group may be an array of one inner loop (`codegen_outer_loop_node`).
     def _is_local(self, buffer: Buffer, group: LoopGroup) -> bool:
         if any(len(part.sizes) + len(part.reduced) != group.depth + 1 for part in group.parts):
             return False
@@ -177,7 +181,7 @@ class AllocatedPass:
         ((_, dims, offset),) = accesses
         return offset == 0 and len(dims) == 1 and dims[0][-1][1] == 1
 
-    # As `decide_inplace_update`: a nest reads it just where it writes, and nobody reads it afterwards.
+    # As `decide_inplace_update`: the nest reads the old buffer exactly where it writes, and is its last reader.
     def _written_over(self, nest: Nest, buffer: Buffer, group: LoopGroup) -> Buffer | None:
         if self.memory(buffer) is not buffer:
             return None
@@ -204,13 +208,13 @@ class AllocatedPass:
         loop = group.nests[0].loop
         if loop.mutates is not None or "to the host" in loop.copy:
             return
-        if loop.copy == "copy back ends":  # what was allocated when it began is there still
+        if loop.copy == "copy back ends":  # the memory was allocated when the copy began
             ((arrived, _),) = loop.reads
             self.end[arrived] = len(self.steps) - 1
             self._gone.add(arrived)
         for buffer in loop.writes:
             memory = self.memory(buffer)
-            op = loop.copy or self._op(buffer)
+            op = loop.copy or self._facts.ops[buffer.value].rpartition(".")[0]
             if op in _WRITTEN_BY_CALLS:
                 self._allocate(memory, at, None)
             else:
@@ -220,7 +224,7 @@ class AllocatedPass:
                 if loop.unaligned:
                     self._unaligned.add(memory)
 
-    # As `AllocateLine.plan`: the memory is that of `over`, or of a buffer that was freed, or new.
+    # As `AllocateLine.plan`: the memory of `over`, that of a freed buffer, or new memory.
     def _allocate(self, buffer: Buffer, at: int, over: Buffer | None) -> None:
         if buffer in self.start:
             return
@@ -252,6 +256,3 @@ class AllocatedPass:
 
     def _dtype(self, buffer: Buffer) -> str:
         return self._facts.dtypes[buffer.value]
-
-    def _op(self, buffer: Buffer) -> str:
-        return self._facts.ops[buffer.value].rpartition(".")[0]

@@ -1,9 +1,10 @@
-"""Finds memory that no compiled step can do without, whatever is saved.
+"""Computes a lower bound on the peak of every compiled step, whatever is saved.
 
-Weaker than `remat.predict.memory.bound`, whose model lets no kernel write over its arguments; but it holds for code
-that does. Three facts: what must be saved and the outputs are alive between the passes, the gradients are at the end,
-and a call of a library has its arguments and its results in memory. Of calls only products, convolutions and attention
-count that have many rows and columns: TorchInductor makes kernels of others.
+The bound is weaker than that of `remat.predict.memory.bound`, whose model forbids a kernel to overwrite its arguments;
+this one also holds for code that does. It uses three facts: values that must be saved and outputs are alive between the
+passes, gradients are alive at the end, and a library call has its arguments and results in memory. Only products,
+convolutions and attention with many rows and columns count as calls, because TorchInductor generates kernels for small
+ones.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from remat.predict.memory.bound import WorkingSet, always_saved
 from remat.predict.memory.storages import StorageFacts
 from remat.predict.memory.timeline import LiveTensor, Why
 
-# The fewest rows and columns of a matrix that is surely multiplied by a call.
+# Matrices with at least so many rows and columns are always multiplied by a library call.
 _LEAST = 16
 
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Finds the moment with the most bytes that no plan can avoid, and what they are."""
+    """Returns the point of a step with the most bytes that no plan can avoid, and its tensors."""
     facts, n = StorageFacts.of(graph), len(graph)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
-    moments = [
+    points = [
         ("", "", True, _bytes(facts, {"gradient": graph.gradient, "output": outputs})),
         ("", "", False, _bytes(facts, {"saved": always_saved(facts), "output": graph.output})),
     ]
@@ -36,10 +37,10 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
             inside = np.zeros(n, np.bool_)
             inside[[v, *graph.operands[v]]] = True
             held = outputs if backward else np.zeros(n, np.bool_)
-            moments.append(
+            points.append(
                 (graph.names[v], graph.ops[v], bool(backward), _bytes(facts, {"output": held, "transient": inside}))
             )
-    name, op, backward, most = max(moments, key=lambda moment: sum(size for size, _ in moment[3].values()))
+    name, op, backward, most = max(points, key=lambda point: sum(size for size, _ in point[3].values()))
     tensors = sorted(most.items(), key=lambda item: -item[1][0])
     return WorkingSet(
         sum(size for size, _ in most.values()),
@@ -52,7 +53,7 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 
 def surely_called(facts: StorageFacts) -> BoolArray:
-    """Finds what a call of a library computes whatever the plan, so that its arguments are in memory then: (n,)."""
+    """Returns a mask (n,) of the values that a library call computes under every plan, with its arguments in memory."""
     graph = facts.graph
     called = graph.compute_bound & facts.computed
     for v in np.flatnonzero(called).tolist():
@@ -60,15 +61,15 @@ def surely_called(facts: StorageFacts) -> BoolArray:
     return called
 
 
-# Each storage counts as much as the largest of these values in it.
+# Each storage counts with the size of the largest of these values in it.
 def _bytes(facts: StorageFacts, kinds: dict[Why, BoolArray]) -> dict[int, tuple[int, Why]]:
-    found: dict[int, tuple[int, Why]] = {}
+    alive: dict[int, tuple[int, Why]] = {}
     for why, values in kinds.items():
         for v in np.flatnonzero(values & ~facts.external).tolist():
             base = int(facts.graph.base[v])
             size = min(int(facts.graph.bytes[v]), int(facts.size[base]))
-            found[base] = max(found.get(base, (0, why)), (size, why), key=lambda item: item[0])
-    return found
+            alive[base] = max(alive.get(base, (0, why)), (size, why), key=lambda item: item[0])
+    return alive
 
 
 def _is_large(graph: Graph, values: Iterable[int]) -> bool:

@@ -1,6 +1,6 @@
-"""Orders the kernels of a pass for little memory, as `torch/_inductor/memory.py` of torch 2.13 does.
+"""Orders the kernels of a pass for a low peak, like `torch/_inductor/memory.py` of torch 2.13.
 
-Of three heuristic orders and that of the graph it takes the one with the smallest peak by its own sum.
+Inductor takes the order with the smallest estimated peak among three heuristic orders and the order of the graph.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from remat.predict.kernels.schedule import with_needs_first
 
 
 def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
-    """Returns the units in the order in which they run (`reorder_for_peak_memory`)."""
+    """Returns the units in execution order (`reorder_for_peak_memory`)."""
     orders = [
         pass_units.units,
         _least_memory_first(pass_units),
-        _breadth_first(pass_units.units),
+        _breadth_first(pass_units),
         _depth_first(pass_units),
     ]
     return tuple(min(orders, key=lambda order: max(pass_units.alive_bytes(order), default=0)))
 
 
-# Takes what fits under the peak so far and leaves least alive, or else takes least (`topological_sort_lpmf`).
+# Prefers units that fit under the current peak, then those that add the fewest live bytes (`topological_sort_lpmf`).
 def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     units, readers, free = pass_units.units, pass_units.readers, pass_units.free_bytes
-    waiting = {unit: len(unit.predecessors) for unit in units}
-    ready = {unit: None for unit in units if not unit.predecessors}
+    waiting = {unit: len(earlier) for unit, earlier in pass_units.predecessors.items()}
+    ready = {unit: None for unit in units if not waiting[unit]}
     left = {buffer: len(readers.get(buffer, ())) + (buffer in pass_units.results) for buffer in free}
     alive = sum(free[buffer] for buffer in pass_units.freeable)
     most = max(alive, sum(free[buffer] for buffer in pass_units.results))
@@ -49,7 +49,7 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
         alive += unit.alloc_bytes
         most = max(most, alive)
         alive -= frees[unit]
-        for later in unit.successors:
+        for later in pass_units.successors[unit]:
             waiting[later] -= 1
             if not waiting[later]:
                 ready[later] = None
@@ -61,23 +61,24 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     return order
 
 
-# Takes what waited for those that ran first (`topological_sort_bfs`).
-def _breadth_first(units: Sequence[Unit]) -> Sequence[Unit]:
-    waiting = {unit: len(unit.predecessors) for unit in units}
+# Prefers the unit whose predecessors ran first (`topological_sort_bfs`).
+def _breadth_first(pass_units: PassUnits) -> Sequence[Unit]:
+    predecessors = pass_units.predecessors
+    waiting = {unit: len(earlier) for unit, earlier in predecessors.items()}
     place: dict[Unit, int] = {}
-    ready: list[tuple[list[int], int, Unit]] = [([], unit.index, unit) for unit in units if not unit.predecessors]
+    ready: list[tuple[list[int], int, Unit]] = [([], u.index, u) for u in pass_units.units if not waiting[u]]
     heapq.heapify(ready)
     while ready:
         _, _, unit = heapq.heappop(ready)
         place[unit] = len(place)
-        for later in unit.successors:
+        for later in pass_units.successors[unit]:
             waiting[later] -= 1
             if not waiting[later]:
-                heapq.heappush(ready, (sorted(place[earlier] for earlier in later.predecessors), later.index, later))
+                heapq.heappush(ready, (sorted(place[unit] for unit in predecessors[later]), later.index, later))
     return list(place)
 
 
-# Takes what touches least memory first, right after all that it waits for (`topological_sort_dfs`).
+# Prefers the unit that accesses the least memory, right after all its predecessors (`topological_sort_dfs`).
 def _depth_first(pass_units: PassUnits) -> Sequence[Unit]:
     size = {
         unit: unit.alloc_bytes + sum(pass_units.free_bytes[buffer] for buffer in unit.needs)

@@ -1,8 +1,7 @@
-"""Says whether a kernel could write a value over another one, whatever the plan.
+"""Decides whether some plan lets a kernel overwrite one value with another.
 
-TorchInductor writes over what a kernel reads, if it reads just where it writes. Where it reads the other value follows
-from the operators between the two. If a plan keeps results between them in memory, the kernel reads these instead. So
-a plan that keeps nothing between the two shows all the places that the kernel of any plan could read.
+TorchInductor overwrites an argument that a kernel reads exactly where it writes. To find all positions at which the
+kernel of some plan reads the old value, this module predicts kernels for the plan that saves no value between the two.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from remat.predict.kernels import Fuser
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loops import Nest
 
-# Dimensions from which on the order in memory depends on what else a pass computes.
+# From this rank on (images), the layout in memory depends on the other values that a pass computes.
 _IMAGE = 4
 
 
 def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
-    """Says whether some plan's kernel may write the value `new` over the value `old`; True unless it surely may not.
+    """Returns whether a kernel of some plan may overwrite `old` with `new`; False is certain, True is not.
 
     Args:
         old: a value that owns its storage.
-        new: a value of the tangents' closure that owns its storage, and depends on `old`.
+        new: a value in the tangents' closure that owns its storage and depends on `old`.
     """
     graph = fuser.graph
     if graph.in_tangents[old] or len(graph.shapes[old]) >= _IMAGE:
@@ -45,7 +44,7 @@ def may_be_written_over(fuser: Fuser, old: int, new: int) -> bool:
     return any(_is_inlined(dep[0], target, nest_of) for dep in writer.reads if dep[0] is not target)
 
 
-# A buffer that depends on another one without a reduction between: another plan may not keep it.
+# Whether a buffer depends on `target` without a reduction in between: another plan may not store the buffer.
 def _is_inlined(buffer: Buffer, target: Buffer, nest_of: dict[Buffer, Nest]) -> bool:
     if buffer is target:
         return True
@@ -56,7 +55,7 @@ def _is_inlined(buffer: Buffer, target: Buffer, nest_of: dict[Buffer, Nest]) -> 
 
 
 def descendants(graph: Graph, v: int) -> BoolArray:
-    """Finds what depends on a value, itself not included: (n,)."""
+    """Returns a mask (n,) of the values that depend on a value, without the value itself."""
     reached = [False] * len(graph)
     reached[v] = True
     for u, reader in sorted(zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)):

@@ -1,4 +1,4 @@
-"""Joins the buffers of both passes into those of a training step."""
+"""Combines the buffers of both passes into the buffers of a training step."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from remat.predict.memory.timeline import Timeline
 
 
 def records_calls(graph: Graph) -> bool:
-    """Says whether a graph knows the calls of its operators, as a captured graph does."""
+    """Returns whether a graph records the calls of its operators, as a captured graph does."""
     return any(graph.arguments)
 
 
 def memory_of(graph: Graph) -> StepMemory | Simulator:
-    """Returns what follows the compiled step of a graph that knows its calls, or else the values of the graph."""
+    """Returns the simulator of the compiled step, or a value-by-value one if the graph does not record its calls."""
     return StepMemory(graph) if records_calls(graph) else Simulator(graph)
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Says what becomes of the results of a graph, and of their gradients, where other graphs of a run take them.
+    """Holds the outputs and tangents of a graph that other graphs of the same run consume and produce.
 
     Attributes:
-        dropped: names of outputs that nobody holds when the backward pass begins; of a view, the name of the value that
-            owns its storage.
-        gradients: names of tangents that nobody else holds; they are free once the backward pass has read them. Without
-            other graphs, tangents are the caller's, and are not counted.
+        dropped: names of outputs that no caller holds when the backward pass begins; for a view, the name of the value
+            that owns the storage.
+        gradients: names of tangents that are freed after their last reader in the backward pass. All other tangents
+            belong to the caller and are not counted.
     """
 
     dropped: frozenset[str] = frozenset()
@@ -51,20 +51,18 @@ ALONE = Exchanged()
 
 
 class StepMemory:
-    """Follows the memory of compiled steps, and reads what does not depend on the plan only once.
+    """Simulates the memory of compiled steps; what does not depend on the plan is computed once.
 
     A plan of a GPT-2 of 12 layers takes 0.3 s on one shared CPU core.
 
     Args:
-        graph: the joint graph.
-        backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
-        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
-        exchanged: what other graphs take.
-        copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
+        backend: "cpu" or "triton"; None chooses by the graph's device.
+        holds_outputs: whether the caller holds the forward outputs until the end of the backward pass.
+        copy_stream: whether offloaded values are copied in a CUDA stream of their own (see `remat.compile`).
 
     Raises:
-        InvalidGraph: a call recorded in the graph cannot be read.
-        InvalidOption: no graph, or no such backend.
+        InvalidGraph: a call that the graph records cannot be parsed.
+        InvalidOption: the graph is no `Graph`, or no backend has this name.
     """
 
     def __init__(
@@ -80,37 +78,25 @@ class StepMemory:
         self._fuser = Fuser(graph, backend, copy_stream=copy_stream)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
-        """Returns the most bytes that are alive at once.
-
-        Args:
-            saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is legal is not
-                asked (see `remat.check_plan`).
-            offloaded: (n,) which of it waits on the host; none, if left out.
-
-        Raises:
-            InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
-            InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
-        """
+        """Returns the peak of live bytes. Args and errors are those of `remat.predict.kernels.Fuser.kernels`."""
         return self.timeline(saved, offloaded).peak_bytes
 
     @collection_paused()
     def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
-        """Returns the timeline of a plan, in which a step is what is launched at once; errors are those of `peak`."""
+        """Returns the timeline of a plan; a step is one launch. Args and errors are those of `peak`."""
         return self._timeline(*self._fuser.passes(saved, offloaded))
 
     @collection_paused()
     def kernels_and_timeline(self, saved: BoolArray) -> tuple[tuple[Kernel, ...], Timeline]:
-        """Returns the kernels of a plan, and its timeline, from one schedule. Args and errors are those of `peak`."""
         passes = self._fuser.passes(saved)
         return self._fuser.launched(passes), self._timeline(*passes)
 
     @collection_paused()
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
-        """Returns the kernels of a plan alone, which takes half as long. Args and errors are those of `peak`."""
+        """Returns the kernels of a plan without the timeline, in half the time. Args and errors are those of `peak`."""
         return self._fuser.kernels(saved)
 
     def lifetimes(self, saved: BoolArray) -> Lifetimes:
-        """Returns when each buffer of a plan is allocated and freed. Args and errors are those of `peak`."""
         return self._joined(*self._fuser.passes(saved))[0].lifetimes()
 
     def _timeline(self, first: ScheduledPass, second: ScheduledPass) -> Timeline:
@@ -138,7 +124,7 @@ class StepMemory:
         gpu = self._fuser.backend.gpu
         return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu))
 
-    # What the forward pass returns lives to its last reader, or for as long as somebody holds it.
+    # What the forward pass returns is alive until its last reader, or as long as the caller holds it.
     def _hand_over(self, joined: _Joined, forward: AllocatedPass, backward: AllocatedPass) -> None:
         arguments = backward.scheduled.arguments
         last = _last_steps(backward)
@@ -148,7 +134,7 @@ class StepMemory:
             if v in arguments:
                 argument = arguments[v]
                 came_from[argument] = buffer
-                # What the backward pass never reads, nobody frees.
+                # A value that the backward pass never reads is never freed.
                 until = joined.forward_steps + last[argument] if argument in last else joined.steps
                 joined.hold(buffer, "saved", until)
             if self.graph.output[v]:
@@ -164,7 +150,7 @@ class StepMemory:
             buffer = backward.memory(returned)
             joined.hold(came_from.get(buffer, buffer), "gradient", joined.steps)
 
-    # A gradient that another graph computed is alive from the beginning of the backward pass to its last reader.
+    # A gradient from another graph is alive from the start of the backward pass to its last reader.
     def _hand_back(self, joined: _Joined, backward: AllocatedPass) -> None:
         last, first, scheduled = _last_steps(backward), joined.forward_steps, backward.scheduled
         returned = {backward.memory(buffer) for buffer in scheduled.returned.values()}
@@ -184,18 +170,16 @@ def _last_steps(allocated: AllocatedPass) -> dict[Buffer, int]:
 
 @dataclass(eq=False)
 class _Joined:
-    """Holds the buffers of both passes over the steps of both."""
-
     forward_steps: int
     steps: int
-    # for each buffer its value, its pass, its first and last step, and its bytes.
+    # for each buffer: its value, its pass, its first and last step, and its bytes; steps are those of both passes.
     rows: dict[Buffer, list[int]] = field(default_factory=dict[Buffer, list[int]])
     # the buffers of each kind.
     by_kind: dict[str, set[Buffer]] = field(
         default_factory=lambda: {kind: set() for kind in ("output", "saved", "gradient", "offloaded")}
     )
 
-    # What the pass returns lives to its end at least.
+    # What a pass returns is alive at least until the end of the pass.
     def add(self, allocated: AllocatedPass, *, backward: bool) -> None:
         shift, end = (self.forward_steps, self.steps) if backward else (0, self.forward_steps)
         for buffer, start in allocated.start.items():
@@ -203,7 +187,7 @@ class _Joined:
             size = allocated.size.get(buffer, buffer.bytes)
             self.rows[buffer] = [buffer.value, int(backward), start + shift, last + shift, size]
 
-    # What belongs to somebody else has no row.
+    # A buffer that this graph does not own has no row.
     def hold(self, buffer: Buffer, kind: Literal["output", "saved", "gradient"], until: int) -> None:
         if buffer in self.rows:
             self.rows[buffer][3] = max(self.rows[buffer][3], until)

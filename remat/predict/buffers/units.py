@@ -1,7 +1,7 @@
-"""States what TorchInductor knows of one pass when it orders its kernels for little memory.
+"""Models what TorchInductor knows about one pass when it orders the kernels for a low peak.
 
-As `torch/_inductor/memory.py` of torch 2.13, whose sums count some buffers that are never allocated: those that stay
-within a kernel, and the parts of a concatenation beside the whole. They decide which order is chosen.
+Source: `torch/_inductor/memory.py` of torch 2.13. Its estimate, which decides the order, counts some buffers that are
+never allocated: buffers that stay within a kernel, and parts of a concatenation in addition to the whole.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ Kind = Literal["kernel", "call", "result", "whole"]
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """Describes a unit of the order: a kernel, a call, one result of a call that has several, or a concatenation."""
+    """Represents a unit of the order: a kernel, a call, one result of a call that has several, or a concatenation."""
 
     group: LoopGroup
     index: int  # its place in the order of the graph
     defines: tuple[Buffer, ...]  # the buffers that exist once it has run
     kind: Kind
-    alloc_bytes: int = 0  # by Inductor's sum
-    # the buffers that it reads and others define, and what the pass was handed and may free.
+    alloc_bytes: int = 0  # by Inductor's estimate
+    # the buffers that it reads: those that other units define, and arguments that the pass may free.
     needs: dict[Buffer, None] = field(default_factory=dict[Buffer, None])
-    # predecessors, successors: the units that it waits for, and those that wait for it.
-    predecessors: dict[Unit, None] = field(default_factory=dict["Unit", None])
-    successors: dict[Unit, None] = field(default_factory=dict["Unit", None])
 
 
 @dataclass(frozen=True, eq=False)
 class PassUnits:
-    """Holds the units of one pass with the buffers between them."""
+    """Holds the units of one pass with the buffers between them.
+
+    Units do not refer to each other. With such cycles, all that a plan consists of would wait for Python's cyclic
+    garbage collector, which took a third of the time of a search.
+    """
 
     units: tuple[Unit, ...]  # in the order of the graph
-    # the units that read each buffer; one that is overwritten is read by the readers of the result.
+    predecessors: dict[Unit, dict[Unit, None]]  # the units that each one waits for
+    successors: dict[Unit, dict[Unit, None]]  # the units that wait for each one
+    # the units that read each buffer; the readers of a result also read the buffer that it overwrote.
     readers: dict[Buffer, dict[Unit, None]]
-    free_bytes: dict[Buffer, int]  # what is free once the last reader of each buffer has run, by Inductor's sum
+    free_bytes: dict[Buffer, int]  # bytes that are freed after the last reader of a buffer, by Inductor's estimate
     freeable: tuple[Buffer, ...]  # the arguments that the pass may free
     results: frozenset[Buffer]  # the buffers that it returns
 
@@ -49,31 +52,33 @@ class PassUnits:
     def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> PassUnits:
         renamed = {loop.writes[0]: loop.mutates for loop in scheduled.loops if loop.mutates is not None}
         units, free_bytes = _units(scheduled, renamed)
-        given = {buffer for v, buffer in scheduled.arguments.items() if v in freeable}
+        arguments = {buffer for v, buffer in scheduled.arguments.items() if v in freeable}
         defined = {buffer: unit for unit in units for buffer in unit.defines}
         readers: dict[Buffer, dict[Unit, None]] = {}
         for unit in units:
             for buffer in list(unit.needs):
-                if buffer in defined or buffer in given:
+                if buffer in defined or buffer in arguments:
                     readers.setdefault(buffer, {})[unit] = None
                 else:
                     del unit.needs[buffer]
         for after, target in reversed(list(renamed.items())):
             readers.setdefault(target, {}).update(readers.get(after, {}))
+        predecessors: dict[Unit, dict[Unit, None]] = {unit: {} for unit in units}
+        successors: dict[Unit, dict[Unit, None]] = {unit: {} for unit in units}
         for buffer, unit in defined.items():
             for reader in readers.get(buffer, {}):
                 if reader is not unit:
-                    unit.successors[reader] = reader.predecessors[unit] = None
+                    successors[unit][reader] = predecessors[reader][unit] = None
                     reader.needs[buffer] = None
-        handed = tuple(buffer for buffer in given if buffer in readers)
-        for unit in units:  # of what it was handed Inductor counts what the last access reads
-            free_bytes.update((dep[0], size) for dep, size in unit.group.reads.items() if dep[0] in given)
+        handed = tuple(buffer for buffer in arguments if buffer in readers)
+        for unit in units:  # of an argument, Inductor counts only what the last access reads
+            free_bytes.update((dep[0], size) for dep, size in unit.group.reads.items() if dep[0] in arguments)
         kept = {buffer for unit in units for buffer in unit.defines if buffer.output}
         kept.update(set(handed) & set(scheduled.returned.values()))
-        return cls(tuple(units), readers, free_bytes, handed, frozenset(kept))
+        return cls(tuple(units), predecessors, successors, readers, free_bytes, handed, frozenset(kept))
 
     def alive_bytes(self, order: Sequence[Unit]) -> list[int]:
-        """Adds up what is alive at each unit in an order, and after the last (`estimate_peak_memory`)."""
+        """Returns the live bytes at each unit of an order, and after the last one (`estimate_peak_memory`)."""
         step = {unit: i for i, unit in enumerate(order)}
         change = [0] * (len(order) + 1)
 
@@ -120,7 +125,7 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
     return _sorted(units, scheduled), free_bytes
 
 
-# As the scheduler sorts its groups, but each result has its own place, or comes where it is asked for.
+# Sorted like the scheduler's groups, except that each result has its own place, or comes before its first reader.
 def _sorted(units: list[Unit], scheduled: ScheduledPass) -> list[Unit]:
     number, needs = scheduled.scheduler.number, scheduled.scheduler.needs
     defined = {buffer: unit for unit in units for buffer in unit.defines}
@@ -132,7 +137,7 @@ def _sorted(units: list[Unit], scheduled: ScheduledPass) -> list[Unit]:
     def place(unit: Unit) -> int:
         return number[unit.defines[0]] if unit.kind == "result" else unit.group.first
 
-    found = with_needs_first(sorted(units, key=place), needed)
-    for index, unit in enumerate(found):
+    ordered = with_needs_first(sorted(units, key=place), needed)
+    for index, unit in enumerate(ordered):
         unit.index = index
-    return found
+    return ordered

@@ -1,13 +1,13 @@
-"""States what libraries take from torch's allocator while they run, beside their arguments and results.
+"""Models the workspaces that libraries take from torch's allocator during a call, in addition to arguments and results.
 
-Found by tracing single calls of torch 2.13 on a CPU with AVX-512: convolutions by oneDNN, which puts filters, and
-images that do not have their channels last, into an order of its own. With other processors and numbers of threads it
-takes other memory: `remat.pytorch.inductor.call_workspaces` measures it for checks of plans. Fused attention takes
-blocks for each thread, of which there is one for each core.
+The rules for CPUs come from traces of single calls of torch 2.13 on a CPU with AVX-512. oneDNN reorders the filters of
+convolutions, and images that are not channels-last. Other processors and thread counts take other amounts;
+`remat.pytorch.inductor.call_workspaces` measures them when a plan is checked. Fused attention takes blocks per thread,
+with one thread per core.
 
-On GPUs, the backward pass of fused attention adds up the gradient of the queries in single precision (`mha_bwd` of
-torch's `flash_api.cpp`, `_efficient_attention_backward` of its `attention_backward.cu`); so does cuDNN, whose source is
-not public. All three were measured on an H200 (`experiments.accuracy.attention_workspaces`), with cuDNN of torch 2.11.
+On GPUs, the backward pass of fused attention sums the gradient of the queries in single precision (`mha_bwd` of torch's
+`flash_api.cpp`, `_efficient_attention_backward` of `attention_backward.cu`; cuDNN's source is not public). All three
+were measured on an H200 (`experiments.accuracy.attention_workspaces`), with the cuDNN of torch 2.11.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.strides import channels_last, is_channels_last, same_layout
 
-# Channels are padded to a multiple of these.
+# Channels are padded to a multiple of this number.
 _BLOCK = 16
 
-# The most columns of a filter for which oneDNN has a kernel that makes its gradient, and the fewest places of an image
-# for which its product of matrices is shared by threads.
+# oneDNN has a kernel for the gradient of filters with at most so many columns; threads share its matrix product if the
+# image has at least so many positions.
 _WIDEST, _FEW_PLACES = 14, 256
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
-# Calls that return values and places. Of two, what nobody reads is there until the call returns.
+# Calls that return values and indices. Of these two, an unread one is in memory until the call returns.
 _IN_ORDER = ("aten.sort.", "aten.cummax.", "aten.cummin.")
 _PLACE_BYTES = 8
 
-# What one convolution takes for its threads; 8 KiB and 4 KiB for each, traced with 1 and 2.
+# Scratch memory of one convolution: 8 KiB plus 4 KiB per thread, traced with 1 and 2 threads.
 _SCRATCH_BYTES = 12 << 10
 
 
 def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup], *, gpu: bool = False) -> int:
-    """Returns the bytes that a step takes besides its buffers; 0 for kernels and for unknown calls."""
+    """Returns the bytes that a step takes in addition to its buffers; 0 for kernels and for unknown calls."""
     loop = groups[0].nests[0].loop
     if loop.generated or loop.copy:
         return 0
@@ -53,11 +53,11 @@ def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup], *, gpu: bool = Fa
 
 
 def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
-    """Returns the bytes that a call takes besides its tensors; 0 if nothing is known about it.
+    """Returns the bytes that a CPU call takes in addition to its tensors; 0 for unknown calls.
 
     Args:
         arguments, results: its tensors, as the call sees them.
-        stored: the bytes of the whole tensor of which an argument is a part, by its value.
+        stored: for each value, the bytes of the whole tensor of which the argument may be a part.
     """
     if op.startswith(_ATTENTION):
         return _attention(arguments, backward="_backward" in op)
@@ -69,12 +69,12 @@ def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], 
 
 
 def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
-    """Returns the bytes that a call takes on a GPU besides its tensors; 0 if nothing is known about it.
+    """Returns the bytes that a GPU call takes in addition to its tensors; 0 for unknown calls.
 
     Args:
         arguments: its tensors: the gradient of the result (batch, heads, rows, width), queries, keys, and others.
     """
-    if any(len(argument.shape) != 4 for argument in arguments[:3]):  # a graph may not know its shapes
+    if any(len(argument.shape) != 4 for argument in arguments[:3]):  # a graph may have no shapes
         return 0
     backend = op.removeprefix("aten._scaled_dot_product_").partition("_attention_backward")[0]
     return _GPU_ATTENTION.get(backend, _nothing)(arguments)
@@ -83,8 +83,8 @@ def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
 def _flash(arguments: Sequence[Buffer]) -> int:
     batch, heads, rows, width = arguments[1].shape
     sums = 4 * batch * heads * _up(rows, 128) * (_up(width, 32 if width <= 128 else 64) + 1)
-    given = [arguments[0], *arguments[4:5]]  # the gradient of the result, and the result
-    return sums + _of_all_heads(arguments) + sum(one.bytes for one in given if not _has_heads_inside(one))
+    both = [arguments[0], *arguments[4:5]]  # the gradient of the result, and the result
+    return sums + _of_all_heads(arguments) + sum(one.bytes for one in both if not _has_heads_inside(one))
 
 
 def _cudnn(arguments: Sequence[Buffer]) -> int:
@@ -92,7 +92,7 @@ def _cudnn(arguments: Sequence[Buffer]) -> int:
     return 4 * batch * heads * rows * (width + 1) + _of_all_heads(arguments)
 
 
-# Blocks of the queries' gradient are added up one by one, each with a lock (`GradQTempStorage` of torch's
+# Blocks of the queries' gradient are summed one by one, each with a lock (`GradQTempStorage` of torch's
 # `kernel_backward.h`). Their sizes are those of the kernels for chips from the A100 on (`cutlassB.h`).
 def _efficient(arguments: Sequence[Buffer]) -> int:
     batch, heads, rows, width = arguments[1].shape
@@ -110,22 +110,22 @@ def _nothing(_: Sequence[Buffer]) -> int:
 _GPU_ATTENTION = {"flash": _flash, "cudnn": _cudnn, "efficient": _efficient}
 
 
-# Where several heads of queries share keys and values, each has gradients of its own at first.
+# If several query heads share keys and values, each head first computes separate gradients of them.
 def _of_all_heads(arguments: Sequence[Buffer]) -> int:
     gradient, queries, keys = arguments[:3]
     batch, heads, _, width = queries.shape
     return 2 * gradient.itemsize * batch * heads * keys.shape[2] * width if keys.shape[1] < heads else 0
 
 
-# Whether memory holds all heads of a row side by side, as where they were cut out of one product; others are copied.
+# Whether memory has all heads of a row side by side, as when they are slices of one product; others are copied.
 def _has_heads_inside(buffer: Buffer) -> bool:
     batch, heads, rows, width = buffer.shape
     by_batch, by_row, by_head, by_column = contiguous_strides((batch, rows, heads, width))
-    wanted, strides = (by_batch, by_head, by_row, by_column), buffer.strides or contiguous_strides(buffer.shape)
-    return all(size == 1 or own == want for size, own, want in zip(buffer.shape, strides, wanted, strict=True))
+    strides = buffer.strides or contiguous_strides(buffer.shape)
+    return same_layout(buffer.shape, strides, (by_batch, by_head, by_row, by_column))
 
 
-# Each thread has a block of rows by columns, in the backward pass two.
+# Each thread has one block of rows by columns, two in the backward pass.
 def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
     query, key = (argument.shape for argument in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
@@ -135,8 +135,7 @@ def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
     return 4 * (threads * block + (rows if backward else 0))
 
 
-# This is the gradient of a table of embeddings, whose sums, averages or maxima were taken; averages take a quarter
-# less.
+# The gradient of an embedding table after sums, averages or maxima; averages take a quarter less.
 def _bags(arguments: Sequence[Buffer]) -> int:
     gradient, indices, *_, sizes, maxima = arguments
     return 3 * gradient.bytes + sizes.bytes if len(maxima.shape) > 1 else 4 * indices.bytes
@@ -150,12 +149,12 @@ def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer], stored:
     return _of_parts(arguments, stored) + max(image.bytes + filters.bytes, result.bytes)
 
 
-# The larger of two phases: the gradient of the image, then those of filters and bias beside it.
+# The larger of two phases: the gradient of the image, then those of filters and bias.
 def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
     gradient, image, filters = arguments[:3]
     of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
     rest = sum(buffer.bytes for buffer in results) - of_image
-    if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel are as they were
+    if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel keep their layout
         first = _reordered(image, filters, gradient.shape[1], backward=True) - rest
         of_filters = any(buffer.shape == filters.shape for buffer in results)
         second = _of_filters(gradient, image, filters, rest) if of_filters else 0
@@ -165,12 +164,12 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: M
     first = max(gradient.bytes + filters.bytes, of_image) - rest if of_image else 0
     if image.strides in (None, contiguous_strides(image.shape)):
         return of_parts + max(first, gradient.bytes + image.bytes)
-    return of_parts + image.bytes + max(first, gradient.bytes)  # a copy in rows comes first
+    return of_parts + image.bytes + max(first, gradient.bytes)  # a row-major copy comes first
 
 
-# Filters as a convolution takes them, with its scratch. The common kernel (`brgconv`) puts only the channels that it
-# writes into blocks; groups of few channels have another, which puts both. The gradient of an image is a convolution,
-# too, that reads what the other writes, as a transposed one does.
+# The reordered filters of a convolution, with its scratch memory. The usual kernel (`brgconv`) pads only the channels
+# that it writes; groups of few channels use another kernel, which pads both. The gradient of an image is a
+# convolution with read and written channels exchanged, like a transposed convolution.
 def _reordered(image: Buffer, filters: Buffer, results: int, *, backward: bool) -> int:
     out, within, *size = filters.shape
     groups = _groups(image, filters, results)
@@ -184,9 +183,9 @@ def _reordered(image: Buffer, filters: Buffer, results: int, *, backward: bool) 
     return groups * _up(read, block) * _up(written, block) * prod(size) * filters.itemsize
 
 
-# oneDNN has kernels for filters of up to 14 columns (`init_conf` in `jit_avx512_common_conv_kernel.cpp`), which pad no
-# image of less than a block of channels (`is_1stconv` there). Wider ones are a product of matrices: each thread copies
-# an image, and what a filter sees at each place, and adds up filters (`gemm_convolution_utils.cpp`).
+# oneDNN has kernels for filters of up to 14 columns (`init_conf` in `jit_avx512_common_conv_kernel.cpp`), which do not
+# pad images with less than a block of channels (`is_1stconv` there). Wider filters use a matrix product: each thread
+# copies an image and the window of each position, and sums filters (`gemm_convolution_utils.cpp`).
 def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int) -> int:
     out, within, *size = filters.shape
     groups = _groups(image, filters, gradient.shape[1])
@@ -205,7 +204,7 @@ def _threads() -> int:
     return os.cpu_count() or 1
 
 
-# A transposed convolution, whose filters begin with the channels of its image, is taken for one of one group.
+# A transposed convolution, whose filters begin with the image's channels, counts as having one group.
 def _groups(image: Buffer, filters: Buffer, results: int) -> int:
     return image.shape[1] // filters.shape[1] if results == filters.shape[0] else 1
 
@@ -218,12 +217,12 @@ def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-# A part of a tensor is copied first.
+# An argument that is a part of a tensor is copied first.
 def _of_parts(arguments: Sequence[Buffer], stored: Mapping[int, int]) -> int:
     return sum(argument.bytes for argument in arguments if argument.bytes < stored.get(argument.value, 0))
 
 
-# What is copied to have its channels last, as `contiguous(memory_format=...)` does; a part is copied in the same turn.
+# A copy into channels-last layout, like `contiguous(memory_format=...)`; it includes the copy of a part.
 def _turned(buffer: Buffer, stored: Mapping[int, int]) -> int:
     if len(buffer.shape) != 4:
         return _of_parts([buffer], stored)

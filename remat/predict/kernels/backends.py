@@ -1,7 +1,7 @@
-"""Names the backends of TorchInductor whose kernels are predicted, with the thresholds in which they differ.
+"""Defines the backends of TorchInductor whose kernels are predicted, by the thresholds in which they differ.
 
-Read in torch 2.11, 2.12 and 2.13 (`torch/_inductor/ir.py`, `config.py`, `lowering.py`). What both have in common is in
-`rules`.
+Source: `torch/_inductor/ir.py`, `config.py` and `lowering.py` of torch 2.11, 2.12 and 2.13. `rules` has what both
+backends share.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from remat.words import near
 
 @dataclass(frozen=True)
 class KernelBackend:
-    """Describes a backend of TorchInductor by the thresholds at which it stores a value."""
+    """Represents a backend of TorchInductor, described by the thresholds at which it stores a value."""
 
     name: str  # "cpu" or "triton"
     gpu: bool  # whether its kernels run on a GPU
-    # operators that it would rather store than compute twice (`StorageBox.should_realize_on_reuse`).
+    # operators whose results are stored, not computed twice (`StorageBox.should_realize_on_reuse`).
     heavy: frozenset[str]
-    # what reads more tensors is stored (`realize_cpu_acc_reads_threshold`, `realize_acc_reads_threshold`).
+    # with more reads, an expression is stored (`realize_cpu_acc_reads_threshold`, `realize_acc_reads_threshold`).
     max_reads: int
-    # what several operators read is stored beyond so many operations (`realize_cpu_opcount_threshold`,
+    # an expression with several readers is stored if it has more operations (`realize_cpu_opcount_threshold`,
     # `realize_opcount_threshold`).
     max_ops: int
-    two_step_variance: int  # up to so many elements, a variance takes the mean first (`use_two_step_variance`)
-    # whether gradients of convolutions ask for the layouts of eager (`constrain_to_fx_strides`), not for those that
-    # suit the library (`convolution_backward_lowering`).
+    two_step_variance: int  # a variance of at most so many elements takes the mean first (`use_two_step_variance`)
+    # whether gradients of convolutions require eager's layouts (`constrain_to_fx_strides`), not the library's
+    # (`convolution_backward_lowering`).
     eager_gradients: bool = False
-    # whether a kernel adds to places that it looks up (`use_scatter_fallback`): on CPUs, where one thread runs.
+    # whether a generated kernel does scatter_add (`use_scatter_fallback`): on CPUs only with a single thread.
     adds_in_place: bool = False
 
     def of_torch(self, torch: str) -> KernelBackend:
-        """Returns the backend as it was in a version of torch."""
+        """Returns this backend with the thresholds of a version of torch."""
         if release(torch) >= (2, 13):
             return self
         return replace(
@@ -62,10 +62,10 @@ BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}
 
 
 def backend_for(graph: Graph, name: str | None) -> KernelBackend:
-    """Returns a backend by name, of the torch that captured the graph; without a name, that of the graph's device.
+    """Returns the named backend, as in the version of torch that captured the graph; the default is the graph's device.
 
     Raises:
-        InvalidOption: there is no such backend.
+        InvalidOption: no backend has this name.
     """
     if name is None:
         name = TRITON.name if graph.meta.get("device") == "cuda" else CPU.name
@@ -76,7 +76,7 @@ def backend_for(graph: Graph, name: str | None) -> KernelBackend:
 
 
 def release(torch: str) -> tuple[int, int]:
-    """Reads the first two numbers of a version of torch; one that cannot be read counts as 2.13.
+    """Returns the first two numbers of a version of torch; an unreadable version counts as 2.13.
 
     >>> release("2.15.0+cpu")
     (2, 15)

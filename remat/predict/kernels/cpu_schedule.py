@@ -1,4 +1,4 @@
-"""Decides which loops share a kernel on CPUs, as `Scheduler.fuse_nodes` of torch 2.13 with its C++ backend."""
+"""Decides which loops share a kernel on CPUs, like `Scheduler.fuse_nodes` of torch 2.13 with its C++ backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remat.predict.kernels.schedule import Scheduler
 
 
 class CpuScheduler(Scheduler[Nest, LoopGroup]):
-    """Fuses the loops of one pass into kernels for CPUs."""
+    """Fuses the loops of one pass into CPU kernels."""
 
     def _nest(self, loop: Loop, index: int) -> Nest:
         return nest_of(loop, index)
@@ -21,10 +21,9 @@ class CpuScheduler(Scheduler[Nest, LoopGroup]):
     def _joined(self, one: LoopGroup, other: LoopGroup) -> LoopGroup:
         return one.joined(other, self._writer_of)
 
-    # Pairs that share their outer loops alone wait until there are no others.
+    # Pairs that share only their outer loops fuse when no other pair is left.
     def _best(self, pairs: list[tuple[LoopGroup, LoopGroup]]) -> list[tuple[LoopGroup, LoopGroup]]:
-        whole = [(one, other) for one, other in pairs if not one.outer_depth(other)]
-        return whole or pairs
+        return [(one, other) for one, other in pairs if not one.outer_depth(other)] or pairs
 
     def _can_fuse(self, one: LoopGroup, other: LoopGroup) -> bool:
         if one.ancestors & other.members:
@@ -43,7 +42,7 @@ class CpuScheduler(Scheduler[Nest, LoopGroup]):
             and one.same_loops(other)
         )
 
-    # A consumer must read its producer just where that is written, with nothing in between.
+    # A consumer must read each element exactly where its producer writes it, and no third group may run between them.
     def _can_follow(self, one: LoopGroup, other: LoopGroup) -> bool:
         for dep in other.unmet:
             if dep in one.writes:

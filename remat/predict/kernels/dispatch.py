@@ -80,7 +80,7 @@ _OWN: dict[str, Rule] = {
 
 
 def rules_of(calls: Sequence[Call], fusible: Sequence[bool], views: Sequence[bool]) -> list[Rule]:
-    """Returns the rule that lowers each value of a graph.
+    """Returns, for each value of a graph, the rule that lowers its operator.
 
     Args:
         fusible, views: columns of the graph, for operators that have no rule of their own.
@@ -103,4 +103,4 @@ def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Seq
 
 
 def _nothing(lowering: Lowering, call: Call) -> None:
-    """Lowers a size, which is no tensor, to nothing."""
+    """Lowers a symbolic size, which is not a tensor, to nothing."""

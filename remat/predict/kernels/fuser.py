@@ -48,9 +48,7 @@ _SCHEDULERS = {"cpu": CpuScheduler, "triton": TritonScheduler}
 
 
 def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None = None) -> tuple[Kernel, ...]:
-    """Predicts the kernels of both passes under a plan, in the order in which they run.
-
-    Copies to the host and back are none, but kernels fuse around them.
+    """Predicts the kernels of both passes under a plan, in execution order, without the copies to the host and back.
 
     Arguments and errors are those of `remat.predict_traffic`.
     """
@@ -62,12 +60,12 @@ def kernels(graph: Graph, plan: Plan, *, fused: bool = True, backend: str | None
 
 @dataclass(frozen=True, eq=False)
 class ScheduledPass:
-    """Holds one pass, cut into groups of loops that share a kernel."""
+    """Holds one pass as groups of loops; the loops of a group share a kernel."""
 
-    scheduler: Scheduler[Any, Any]  # who made the groups, and knows who reads what
-    groups: tuple[LoopGroup, ...]  # in an order in which they can run; those that launch no kernel are among them
-    arguments: dict[int, Buffer]  # the buffers of what the pass reads and does not compute, by value
-    returned: dict[int, Buffer]  # the buffers of what it returns, by value
+    scheduler: Scheduler[Any, Any]  # made the groups; tells which nests read a buffer
+    groups: tuple[LoopGroup, ...]  # in a valid execution order, with those that launch no kernel
+    arguments: dict[int, Buffer]  # buffers of the values that the pass reads but does not compute
+    returned: dict[int, Buffer]  # buffers of the values that the pass returns
 
     @property
     def loops(self) -> Iterator[Loop]:
@@ -79,7 +77,7 @@ class ScheduledPass:
 
     @property
     def launched(self) -> Iterator[LoopGroup]:
-        """Yields the groups that are kernels. Concatenations, copies to the host and empty tensors launch none."""
+        """Yields the groups that launch a kernel. Concatenations, copies to the host and empty tensors launch none."""
         for group in self.groups:
             does = not group.written or any(buffer.bytes for buffer in group.written)
             loop = group.nests[0].loop
@@ -88,18 +86,17 @@ class ScheduledPass:
 
 
 class Fuser:
-    """Predicts kernels for many plans of one graph, and reads what does not depend on the plan only once.
+    """Predicts the kernels of many plans of one graph; what does not depend on the plan is computed once.
 
     A plan of a GPT-2 of 12 layers (2,533 values, 550 to 640 kernels) takes 0.1 to 0.2 s on one shared CPU core.
 
     Attributes:
-        graph: the joint graph.
-        backend: whose kernels they are, "cpu" or "triton"; None for that of the graph's device.
-        copy_stream: what is offloaded is copied beside the kernels.
+        backend: "cpu" or "triton"; None chooses by the graph's device.
+        copy_stream: whether offloaded values are copied in a CUDA stream of their own.
 
     Raises:
-        InvalidGraph: a call recorded in the graph cannot be read.
-        InvalidOption: no graph, or no such backend.
+        InvalidGraph: a call that the graph records cannot be parsed.
+        InvalidOption: the graph is no `Graph`, or no backend has this name.
     """
 
     def __init__(self, graph: Graph, backend: str | None = None, *, copy_stream: bool = False) -> None:
@@ -123,21 +120,20 @@ class Fuser:
         self._base: list[int] = graph.base.tolist()
 
     def kernels(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Kernel, ...]:
-        """Predicts the kernels of both passes, in the order in which they run.
+        """Predicts the kernels of both passes, in execution order.
 
         Args:
-            saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
-                legal is not asked (see `remat.check_plan`).
-            offloaded: (n,) which of it waits on the host; none, if left out.
+            saved: (n,) the saved values; the backward pass recomputes the others that it needs. Legality is not checked
+                (see `remat.check_plan`).
+            offloaded: (n,) the saved values that wait on the host; None means none.
 
         Raises:
-            InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
-            InvalidGraph: the call of an operator is not recorded, but it takes the call to know what it does.
+            InvalidPlan: `saved` has not one flag per value, or a value in the tangents' closure is saved.
+            InvalidGraph: the rule of an operator needs its call, and the graph does not record it.
         """
         return self.launched(self.passes(saved, offloaded))
 
     def launched(self, passes: tuple[ScheduledPass, ScheduledPass]) -> tuple[Kernel, ...]:
-        """Lists the kernels of two scheduled passes, in the order in which they run."""
         return tuple(self._kernel(one, group, i == 1) for i, one in enumerate(passes) for group in one.launched)
 
     def passes(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[ScheduledPass, ScheduledPass]:
@@ -158,8 +154,8 @@ class Fuser:
         )
 
     def _turns_images(self, values: IntArray) -> bool:
-        found: list[int] = values[self._convolutions[values]].tolist()
-        convolutions = [self._calls[v] for v in found]
+        positions: list[int] = values[self._convolutions[values]].tolist()
+        convolutions = [self._calls[v] for v in positions]
         return channels_last_chosen(self.backend, convolutions, self._calls, len(values))
 
     def _pass(
@@ -171,7 +167,7 @@ class Fuser:
         u, v = graph.producers, graph.consumers
         arguments: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
         strides = self._strides
-        if backward and last:  # the arguments of the pass have their channels last, and what follows from it in eager
+        if backward and last:  # channels-last arguments change the strides of later values
             strides = strides_after(self._calls, strides, {v: last.get(v, strides[v]) for v in arguments})
         done = Rewritten.of(self._rewrites, values, graph.producers, graph.consumers, returned, strides)
         realized, ordered = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
@@ -209,9 +205,9 @@ class Fuser:
         return ScheduledPass(scheduler, tuple(scheduler.groups()), buffers, outputs if backward else outputs | moved)
 
     def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:
-        found = np.zeros(len(self.graph), np.bool_)
-        found[producers[self._restriding[readers]]] = True
-        return found
+        restrided = np.zeros(len(self.graph), np.bool_)
+        restrided[producers[self._restriding[readers]]] = True
+        return restrided
 
     def _with_channels_last(self, forward: IntArray, hosted: BoolArray) -> dict[int, Shape]:
         if not self._turns_images(forward):
@@ -220,9 +216,9 @@ class Fuser:
         inside[forward] = True
         uses = inside[graph.consumers]
         own = hosted | graph.output | self._restrided(graph.producers[uses], graph.consumers[uses])
-        found = {v: channels_last(self._calls[v].shape) for v in self._last if not own[v]}
-        moved = {v for v, last in found.items() if not same_layout(self._calls[v].shape, last, self._strides[v])}
-        return {v: last for v, last in found.items() if v in moved or not graph.input[v]}
+        images = {v: channels_last(self._calls[v].shape) for v in self._last if not own[v]}
+        changed = {v for v, last in images.items() if not same_layout(self._calls[v].shape, last, self._strides[v])}
+        return {v: last for v, last in images.items() if v in changed or not graph.input[v]}
 
     # Each buffer counts once (`BaseSchedulerNode.get_read_write_buffers_sizes`).
     def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
@@ -230,7 +226,7 @@ class Fuser:
         alone = len(group.nests) == 1
         limit: dict[Buffer, int] = {}
         if alone and loop.generated:
-            # A single nest cannot reach more of a buffer than its points, once an access.
+            # Each access of a single nest reaches at most one element of the buffer per point of the loop.
             points = prod(loop.sizes) * prod(loop.reduced)
             for buffer, _, _ in group.deps:
                 limit[buffer] = limit.get(buffer, 0) + points * buffer.itemsize

@@ -1,14 +1,20 @@
-"""Says where a pass copies what is offloaded: to the host behind its last reader, and back before the first.
+"""Decides where a pass copies offloaded values: to the host after the last reader, and back before the first.
 
-`remat.pytorch.run.offload_copies` adds the copies to the graphs of both passes by this, and they are predicted by it.
+`remat.pytorch.run.offload_copies` adds these copies to the graphs of both passes, and the predictor counts the same
+ones.
 
-Copies are made between the kernels, or beside them, in a stream of their own. Then a copy begins in one place and ends
-in another. Matrix products and the like cut a pass into stages: those of the forward pass by how many a value waits
-for, those of the backward pass by how many have run. What is copied to the host in one stage stays on the device until
-the first copy of the next has begun; what is read in one stage begins to come back when the first value of the one
-before has come. So most copies have the time of a product, or more, and only the values of two stages are on their way.
-For those of the last stage of the forward pass the kernels wait. What the backward pass alone needs comes late in the
-order of the graph: it is computed behind what it reads (`early_places`), so that its copy is not among these.
+Copies run either between the kernels or in a CUDA stream of their own. With a stream, a copy begins in one place and
+ends in another. The places follow from the stages of a pass, which matrix products, convolutions and attention delimit:
+
+- In the forward pass, the stage of a value is the largest number of such operators on a path to it. In the backward
+  pass, it is the number of such operators that have run.
+- A value that is copied to the host in one stage stays on the device until the first copy of the next stage has begun.
+- A value that is read in one stage begins to come back when the first value of the previous stage has arrived.
+
+So most copies can take as long as one product or more, and only the values of two stages are in transit. The kernels
+wait only for the copies of the last stage of the forward pass. Values that only the backward pass needs come late in
+the graph's order. They are computed right after their operands (`early_places`), so that they are not in this last
+stage.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ CopyStep: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class Copy:
-    """Describes a copy of an offloaded value; if copies have a stream of their own, the begin or the end of one."""
+    """Represents a copy of an offloaded value, or, with a copy stream, its beginning or its end."""
 
     step: CopyStep
     value: int  # position of the value
@@ -44,10 +50,10 @@ class Copy:
 
 
 class HostCopies:
-    """Lists the copies of one pass, in the order in which they are due.
+    """Holds the copies of one pass, in execution order.
 
     Args:
-        copy_stream: whether copies run in a stream of their own, beside the kernels.
+        copy_stream: whether copies run in a CUDA stream of their own, concurrently with the kernels.
     """
 
     def __init__(self, graph: Graph, values: IntArray, hosted: BoolArray, *, backward: bool, copy_stream: bool) -> None:
@@ -59,24 +65,24 @@ class HostCopies:
         # The elements of a tuple follow it at once, wherever they were in the graph.
         self._place: list[int] = np.where(graph.tuple_element, -1, place).tolist()
         due = _first_readers(graph, place, len(values)) if backward else _last_readers(graph, place) + 1
-        found = np.flatnonzero(hosted & (due <= len(values)))
-        found = found[np.argsort(due[found], kind="stable")].tolist()
+        copied = np.flatnonzero(hosted & (due <= len(values)))
+        copied = copied[np.argsort(due[copied], kind="stable")].tolist()
         if not copy_stream:
             step: CopyStep = "copied back" if backward else "copied to the host"
-            copies = [(int(due[v]), Copy(step, v)) for v in found]
+            copies = [(int(due[v]), Copy(step, v)) for v in copied]
         elif backward:
             products = np.append(0, graph.compute_bound[values].cumsum())
-            copies = _begun_before(_staged(found, due, products[due[found]]))
+            copies = _begun_before(_staged(copied, due, products[due[copied]]))
         else:
-            copies = _ended_later(_staged(found, due, _products_behind(graph, values)[due[found] - 1]), len(values))
+            copies = _ended_later(_staged(copied, due, _products_behind(graph, values)[due[copied] - 1]), len(values))
         self._waiting = copies[::-1]
 
     def due_before(self, v: int) -> list[Copy]:
-        """Removes and returns the copies that are made before the pass computes v."""
+        """Removes and returns the copies that run before the pass computes v."""
         return self._pop_due(self._place[v]) if self._waiting else []
 
     def remaining(self) -> list[Copy]:
-        """Removes and returns the copies that are made at the end of the pass."""
+        """Removes and returns the copies that run at the end of the pass."""
         return self._pop_due(len(self._place)) if self._waiting else []
 
     def _pop_due(self, place: int) -> list[Copy]:
@@ -87,13 +93,13 @@ class HostCopies:
 
 
 def early_places(graph: Graph, values: IntArray) -> IntArray:
-    """Finds a place for each value of a forward pass at which copies beside the kernels can begin early.
+    """Returns the places of the values of a forward pass that let the copies in a stream of their own begin early.
 
-    A value that the backward pass alone needs moves behind the last value that it reads: in the graph it comes late,
-    with the gradients that read it. All others stay where they are.
+    A value that only the backward pass needs comes late in the graph, with the gradients that read it. It moves to the
+    place after its last operand; all others stay.
 
     Returns:
-        (k,) the place behind which each is computed.
+        an array (k,) of the place after which each value is computed.
     """
     at: list[int] = np.where(graph.input, -1, len(graph)).tolist()
     moves: list[bool] = ((graph.region == Region.EITHER) & ~graph.random & ~graph.cannot_recompute.mask).tolist()
@@ -104,18 +110,18 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
     return np.array(at, np.int64)[values]
 
 
-# The values that are due in one stage, in order, each behind its place.
+# The values that are due in one stage, in order, each as (place, value).
 _Stage: TypeAlias = list[tuple[int, int]]
 
 
-def _staged(found: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:
+def _staged(copied: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:
     stages: dict[int, _Stage] = {}
-    for v, number in zip(found, stage.tolist(), strict=True):
+    for v, number in zip(copied, stage.tolist(), strict=True):
         stages.setdefault(number, []).append((int(due[v]), v))
     return [stages[number] for number in sorted(stages)]
 
 
-# How many matrix products and the like each value waits for, one behind the other.
+# For each value, the longest chain of compute-bound operators that it depends on.
 def _products_behind(graph: Graph, values: IntArray) -> IntArray:
     behind = [0] * len(graph)
     positions: list[int] = values.tolist()
@@ -124,7 +130,7 @@ def _products_behind(graph: Graph, values: IntArray) -> IntArray:
     return np.array(behind, np.int64)[values]
 
 
-# A copy to the host ends when one of the next stage has begun; the last ones end with the pass.
+# A copy to the host ends when the first one of the next stage has begun; those of the last stage end with the pass.
 def _ended_later(stages: list[_Stage], end: int) -> list[tuple[int, Copy]]:
     copies = [(place, Copy("copy to the host begins", v)) for stage in stages for place, v in stage]
     for stage, following in pairwise(stages):
@@ -134,7 +140,7 @@ def _ended_later(stages: list[_Stage], end: int) -> list[tuple[int, Copy]]:
     return sorted(copies, key=lambda copy: copy[0])
 
 
-# A copy back begins when the first one of the stage before has come; the first ones begin with the pass.
+# A copy back begins when the first one of the stage before has ended; those of the first stage begin with the pass.
 def _begun_before(stages: list[_Stage]) -> list[tuple[int, Copy]]:
     copies = [(0, Copy("copy back begins", v)) for stage in stages[:1] for _, v in stage]
     copies += [(place, Copy("copy back ends", v)) for stage in stages for place, v in stage]
@@ -144,13 +150,13 @@ def _begun_before(stages: list[_Stage]) -> list[tuple[int, Copy]]:
     return sorted(copies, key=lambda copy: copy[0])
 
 
-# A value that the pass returns unread is read at its end.
+# A value that the pass returns without reading counts as read at the end of the pass.
 def _first_readers(graph: Graph, place: IntArray, end: int) -> IntArray:
     first = first_readers(graph, place, end + 1)
     return np.where(graph.gradient, np.minimum(first, end), first)
 
 
-# The readers of a view count; without any reader, a value's own place.
+# A reader of a view counts as a reader of the value; a value without readers has its own place.
 def _last_readers(graph: Graph, place: IntArray) -> IntArray:
     last = place.copy()
     order = np.argsort(-graph.producers, kind="stable")

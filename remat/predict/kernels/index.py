@@ -1,14 +1,14 @@
-"""Says where in a buffer an iteration reads: index maps as mixed-radix digits.
+"""Represents where in a buffer an iteration reads: index maps with mixed-radix digits.
 
-An index map takes a multi-index over some shape to a position in memory. Each dimension of the shape is a row
-of digits `(size, stride)`, the outermost first: position `i` in a dimension with the digits (4, 100), (8, 3) reads at
-`(i // 8) * 100 + (i % 8) * 3`. One digit is a plain stride, none a dimension of size one, stride zero a broadcast.
-Permuting, expanding, slicing and reshaping all lead from such a map to another, and so does reading one map
-through another: that is what inlining a chain of views and pointwise operators comes to. TorchInductor holds the
-same in symbolic expressions (`FloorDiv`, `ModularIndexing`).
+An index map sends a multi-index over some shape to a position in memory. Each dimension of the shape has a row of
+digits `(size, stride)`, the outermost first: position `i` in a dimension with the digits (4, 100), (8, 3) reads at `(i
+// 8) * 100 + (i % 8) * 3`. One digit is a plain stride, no digit is a dimension of size one, and stride zero is a
+broadcast. Permute, expand, slice and reshape turn one map into another. So does the composition of two maps, which
+inlines a chain of views and pointwise operators. TorchInductor has the same as symbolic expressions (`FloorDiv`,
+`ModularIndexing`).
 
-What digits cannot say, such as a lookup by index or a reshape across sizes that do not divide, is an *opaque* digit:
-its stride is a negative number made of what it stands for, so that equal accesses stay equal and others differ.
+An *opaque* digit represents what digits cannot express, such as a lookup by index or a reshape across sizes that do not
+divide. Its stride is a negative hash of what it represents, so that equal accesses stay equal and others differ.
 """
 
 from __future__ import annotations
@@ -25,18 +25,15 @@ Dims = tuple[Digits, ...]
 """Digits of each dimension."""
 
 Access = tuple[Dims, int]
-"""An index map: the digits of each dimension, and the position of the first element.
+"""An index map: the digits of each dimension, and the position of the first element (or a number of `looked_up`)."""
 
-Where that position is looked up in memory, it is a number of `looked_up`.
-"""
-
-# Stands before a digit of which only one round is seen, though it repeats: there `ModularIndexing` stays.
+# A mark before a digit that repeats, of which only one round is read: Inductor keeps `ModularIndexing` there.
 _WRAPS = (1, 0)
 _NOWHERE = -(1 << 48)
 
 
 def looked_up(*what: object) -> int:
-    """Returns a number for a position that only the running program knows; equal lookups have equal numbers."""
+    """Returns a number for a position that only the running program knows; equal arguments give equal numbers."""
     return _NOWHERE - crc32(repr(what).encode())
 
 
@@ -55,7 +52,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def strides_in(order: Iterable[int], shape: Shape) -> Shape:
-    """Returns the strides of a dense tensor whose dimensions lie in memory in an order, the innermost first.
+    """Returns the strides of a dense tensor from the order of its dimensions in memory, the innermost first.
 
     >>> strides_in((0, 2, 1), (4, 3, 5))
     (1, 20, 4)
@@ -68,7 +65,7 @@ def strides_in(order: Iterable[int], shape: Shape) -> Shape:
 
 
 def broadcasts(shape: Shape, target: Shape) -> bool:
-    """Says whether a value of one shape can be read in another; in a graph written by hand it may not.
+    """Returns whether a shape broadcasts to another one, which a graph written by hand does not guarantee.
 
     >>> broadcasts((3, 1), (2, 3, 4)), broadcasts((3,), (2, 3, 4))
     (True, False)
@@ -93,9 +90,9 @@ def identity(shape: Shape) -> Dims:
 
 
 def strides_of(dims: Dims, shape: Shape) -> Shape | None:
-    """Returns the strides that an index map stands for; None if no strides can.
+    """Returns the strides that are equal to an index map; None if there are none.
 
-    A dimension of size one has a stride, too, which decides nothing.
+    A dimension of size one gets its row-major stride, which has no effect.
     """
     if any(len(digits) > 1 or any(s < 0 for _, s in digits) for digits in dims):
         return None
@@ -104,12 +101,12 @@ def strides_of(dims: Dims, shape: Shape) -> Shape | None:
 
 
 def opaque(size: int, *what: object) -> Digits:
-    """Returns the digits of a dimension whose steps are unknown; equal arguments give equal digits."""
+    """Returns the digits of a dimension with unknown steps; equal arguments give equal digits."""
     return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
 
 
 STEPS = 1 << 40
-"""Above all steps: the stride of an opaque digit that steps somewhere at first is below its negative."""
+"""An upper bound of all steps. An opaque digit with a known first step has a stride below `-STEPS`."""
 
 
 def uneven(size: int, step: int, *what: object) -> Digits:
@@ -123,15 +120,15 @@ def led_to(dims: Dims, index: int) -> int:
     >>> led_to(strided((3, 4), (1, 3)), 5)
     4
     """
-    found = 0
+    position = 0
     for n, s in reversed([digit for digits in dims for digit in digits]):
-        found += index % n * (s if s > -STEPS else -s % STEPS)
+        position += index % n * (s if s > -STEPS else -s % STEPS)
         index //= n
-    return found
+    return position
 
 
 def flat(dims: Dims) -> Digits:
-    """Lists all digits, the outermost first; two neighbours that are walked through as one loop become one digit."""
+    """Returns all digits, the outermost first; two neighbours that are one plain stride together become one digit."""
     row: list[tuple[int, int]] = []
     for digits in dims:
         for n, s in digits:
@@ -179,7 +176,7 @@ def _unknown(dims: Dims, shape: Shape) -> Dims:
 
 @lru_cache(maxsize=1 << 16)
 def through(outer: Access, inner: Access) -> Access:
-    """Returns the map that reads `inner` at the row-major positions that `outer` leads to.
+    """Returns the composition: the map that reads `inner` at the row-major positions of `outer`.
 
     >>> column = ((((3, 4),), ()), 1)  # the second column of a 3 x 4 tensor
     >>> through(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
@@ -215,17 +212,18 @@ def through(outer: Access, inner: Access) -> Access:
 
 
 def unmarked(dims: Dims) -> Dims:
-    """Removes the marks of digits that repeat: over the loops that it belongs to, a digit does not repeat."""
+    """Removes the marks of repeating digits: in an access over loops, no digit repeats."""
     return tuple(digits[1:] if digits[:1] == (_WRAPS,) else digits for digits in dims)
 
 
 def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
     """Returns the map that reads a part of one dimension of `inner`, from `start` on.
 
-    TorchInductor drops from `ModularIndexing` what its modulus divides: what repeats is read as if it began at 0.
+    TorchInductor drops `ModularIndexing` where its modulus divides the index, so a repeating dimension is read as if
+    the part began at 0.
 
     Args:
-        outer: the map to the part; in dimension `dim` only its size counts.
+        outer: the map to the part; of dimension `dim`, only the size counts.
         inner: the map that is read.
     """
     digits, size = unmarked(inner[0])[dim], prod(n for n, _ in outer[dim])
@@ -235,10 +233,10 @@ def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
 
 
 def moved(inner: Access, dim: int, size: int, start: int) -> Access | None:
-    """Returns the map that reads `inner` from `start` on in one dimension, beyond its ends too, where a mask hides it.
+    """Returns `inner` shifted by `start` in one dimension, also beyond its ends, where a mask hides the elements.
 
-    TorchInductor keeps a plain index, `index - start`, if the dimension has one stride: None if not. So it may find
-    that a kernel reads just where it writes.
+    TorchInductor keeps the plain index `index - start` if the dimension has a single stride; otherwise the result is
+    None. With a plain index, Inductor can see that a kernel reads exactly where it writes.
 
     >>> moved((strided((3, 4), (4, 1)), 8), 0, 5, 2)
     ((((5, 4),), ((4, 1),)), 0)
@@ -251,11 +249,10 @@ def moved(inner: Access, dim: int, size: int, start: int) -> Access | None:
 
 
 def _beyond(n: int, s: int, inner: Access) -> tuple[int, int]:
-    known = uneven(n, abs(led_to(inner[0], -s % STEPS)), n, s, inner) if s <= -STEPS else opaque(n, n, s, inner)
-    return known[0]
+    return (uneven(n, abs(led_to(inner[0], -s % STEPS)), n, s, inner) if s <= -STEPS else opaque(n, n, s, inner))[0]
 
 
-# The digits are the innermost first; None if no digits of the inner map can say it.
+# Returns digits, the innermost first; None if the inner map's digits cannot express the piece.
 def _piece(n: int, s: int, row: Digits, weights: Shape, room: list[int]) -> list[tuple[int, int]] | None:
     if s == 0:
         return [(n, 0)]

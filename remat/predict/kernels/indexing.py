@@ -1,4 +1,4 @@
-"""Lowers operators that read or write at places which are only known when the program runs."""
+"""Lowers operators that read or write at positions that only the running program knows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from remat.predict.kernels.view_maps import expanded, positive
 
 
 def lookup(lowering: Lowering, call: Call) -> View:
-    """Lowers a read at indices that other values hold: it may read any part of the table."""
+    """Lowers a read at computed indices, which may read any part of the table."""
     table, where, axes = _places(lowering, call)
     draft = Draft(lowering.stores, {call.position})
     count = _count(lowering, where[0]) if call.op == "aten.embedding" else None
     if count is not None and table.access[0][0]:
-        # Rows at places 0, 1, 2, ... are rows in order, without any lookup.
+        # The rows at indices 0, 1, 2, ... are read in order, without a lookup.
         step = table.access[0][0][-1][1]
         rows = tuple(tuple((n, s * step) for n, s in digits) for digits in count[0])
         table = View(table.box, call.shape, (rows + table.access[0][1:], table.access[1]), table.stored)
@@ -62,7 +62,7 @@ def _count(lowering: Lowering, view: View) -> Access | None:
 
 
 def put(lowering: Lowering, call: Call) -> View:
-    """Lowers index_put to a loop over the new values, which adds them to places of a copy of the first argument."""
+    """Lowers index_put to a loop over the new values that writes into a copy of the first argument."""
     value = call.args[3] if call.op == "aten._unsafe_masked_index_put_accumulate" else call.args[2]
     others = lowering.arguments(call)[1:]
     shape = lowering.stores.calls[value.position].shape if isinstance(value, Ref) else others[0].shape
@@ -80,7 +80,7 @@ def put(lowering: Lowering, call: Call) -> View:
 
 
 def placed(lowering: Lowering, call: Call) -> View:
-    """Lowers scatter to a loop over the indices, which writes to places of a copy of the first argument."""
+    """Lowers scatter to a loop over the indices that writes into a copy of the first argument."""
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     where, *values = lowering.arguments(call)[1:]
     draft = Draft(lowering.stores, {call.position})
@@ -93,7 +93,7 @@ def placed(lowering: Lowering, call: Call) -> View:
 
 
 def diagonal(lowering: Lowering, call: Call) -> View:
-    """Lowers diagonal_scatter to a loop over the diagonal, which it writes to a copy of the first argument."""
+    """Lowers diagonal_scatter to a loop over the diagonal that writes into a copy of the first argument."""
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
     source = lowering.arguments(call)[1]
     offset = call.arg(2, "offset", 0)
@@ -114,7 +114,7 @@ def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, 
 
 
 def scatter(lowering: Lowering, call: Call) -> View:
-    """Lowers scatter_add to a copy and a call, as on several threads of a CPU; one thread, or a GPU, adds in a loop."""
+    """Lowers scatter_add to a copy and a call on CPUs with several threads, and to a loop otherwise."""
     if lowering.stores.backend.adds_in_place and call.dtype not in ("int64", "bool"):
         return placed(lowering, call)
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)
@@ -146,7 +146,7 @@ def overwrite(lowering: Lowering, call: Call) -> View:
     return View.of_buffer(after)
 
 
-# The placed values may have more dimensions than the index, behind those of the index.
+# The new values may have more dimensions than the index; these come after the index's.
 def _leading(view: View, shape: Shape) -> Dims:
     ahead = view.shape == shape[: len(view.shape)]
     if broadcasts(view.shape, shape) and (len(view.shape) == len(shape) or not ahead):
@@ -160,7 +160,7 @@ def _spread(shape: Shape) -> Dims:
     return strided(shape, (0,) * len(shape))
 
 
-# What is looked up does not move with the loops of the result.
+# The looked-up axes do not move with the loops of the result.
 def _replaced(dims: Dims, axes: list[int], shape: Shape) -> Dims:
     if not axes:
         return dims

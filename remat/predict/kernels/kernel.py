@@ -1,4 +1,4 @@
-"""Describes a kernel by what it computes and by the memory traffic that it causes."""
+"""Defines a predicted kernel: what it computes and how many bytes it reads and writes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Kernel:
 
     Attributes:
         generated: whether the compiler writes it; otherwise it is a call, such as a matrix product.
-        values: positions in the graph of what it computes, in order. A value that is inlined is computed
-            by every kernel that reads it, but a product by its call alone. A copy into another layout computes none.
-        reads, writes: positions of what it reads from and writes to memory, each once: the base of a storage.
-        read_bytes, written_bytes: the bytes of these. A buffer that is both read and written counts as written.
+        values: sorted positions in the graph of the values that it computes. Every kernel that reads an inlined value
+            computes it; only its own call computes a product. A copy into another layout computes none.
+        reads, writes: positions of the storages (their base values) that it reads from and writes to memory, each once.
+        read_bytes, written_bytes: their bytes. A buffer that is both read and written counts as written.
     """
 
     backward: bool
@@ -27,5 +27,4 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes that it reads and writes."""
         return self.read_bytes + self.written_bytes

@@ -1,4 +1,4 @@
-"""Lowers calls of libraries, whose arguments must be in memory, in a layout that the library takes."""
+"""Lowers library calls, whose arguments must be in memory, in a layout that the library accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.predict.kernels.view_maps import positive
 
 
 def keeping_arguments(rule: Rule) -> Rule:
-    """Makes a rule whose layouts of arguments hold for its own call alone, not for other readers."""
+    """Makes a rule whose call may require layouts of its arguments; other readers of the arguments are not affected."""
 
     def lowered(lowering: Lowering, call: Call) -> View | None:
         before = {u: lowering.views[u] for u in call.refs if u in lowering.views}
@@ -36,7 +36,7 @@ def library(lowering: Lowering, call: Call) -> View | None:
 
 
 def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *other_values: int) -> View | None:
-    """Adds the call of a library, and returns its result; None if that is a tuple, whose elements are lowered later.
+    """Adds a library call and returns its result, or None for a tuple, whose elements are lowered later.
 
     Args:
         other_values: positions of other values that the call computes.
@@ -61,11 +61,10 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
 def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -> None:
     """Adds the call that begins, ends or makes a copy of an offloaded value.
 
-    To the compiler, a value on the host has no elements, nor has a value on its way back.
+    For the compiler, a value has no elements while it is on the host or on its way back.
 
     Args:
-        copy: the step. Once the value is back, others read the new buffer.
-        last_written: the buffer that the last such call wrote, by value; this call adds its own.
+        last_written: by value, the buffer that the last such call wrote; this call adds its own.
     """
     v, view = copy.value, lowering.views[copy.value]
     call, comes = lowering.stores.calls[v], copy.step in ("copied back", "copy back ends")
@@ -90,7 +89,7 @@ def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -
         lowering.views[v] = View.of_buffer(written)
 
 
-# A tensor that no strides describe was copied in rows.
+# `for_call` has copied a tensor without strides into row-major order.
 def _as_argument(view: View) -> Buffer:
     return Buffer(view.box.value, view.shape, view.box.itemsize, layout(view) or contiguous_strides(view.shape))
 
@@ -114,9 +113,9 @@ def product_and_bias(lowering: Lowering, call: Call) -> View:
 
 @keeping_arguments
 def batched_product(lowering: Lowering, call: Call) -> View | None:
-    """Lowers a batched product. A matrix that is neither row-major nor column-major is stored in rows.
+    """Lowers a batched product. A matrix that is neither row-major nor column-major is stored row-major.
 
-    On CPUs, a product by a single row or column calls no library: an expression multiplies, and a loop sums up.
+    On CPUs, a product with a single row or column is no library call: an expression multiplies, and a loop sums.
     """
     left, right = lowering.arguments(call)
     if not lowering.stores.backend.gpu and 1 in (left.shape[1], right.shape[2]):
@@ -145,9 +144,9 @@ def _summed_products(lowering: Lowering, call: Call, left: View, right: View) ->
 
 @keeping_arguments
 def convolution(lowering: Lowering, call: Call) -> View | None:
-    """Lowers a convolution. If the pass keeps images with their channels last, image and filters are stored so.
+    """Lowers a convolution. If the pass keeps images channels-last, image and filters are stored that way.
 
-    For GPUs, an expression adds the bias to what the library computes without it.
+    On GPUs, an expression adds the bias to the library's result.
     """
     both = [argument.position for argument in call.args[:2]]
     last = lowering.uses.convolves
@@ -185,13 +184,13 @@ def _plus_bias(lowering: Lowering, call: Call, result: View, bias: View) -> View
 
 @keeping_arguments
 def convolution_backward(lowering: Lowering, call: Call) -> View | None:
-    """Lowers the gradients of a convolution: arguments take the layout for the filters' gradient, then the image's.
+    """Lowers the gradients of a convolution.
 
-    In a pass without convolutions, where layouts are not the compiler's to choose, they first take eager's.
-
-    As `convolution_backward_lowering` of torch 2.13. Filters of one channel each, the depthwise ones, have a layout
-    with channels last in which columns are the innermost all the same, and images are copied into it. Before
-    torch 2.13, arguments take eager's layouts, and no others.
+    Arguments get the layout that the gradient of the filters requires, then the one that the gradient of the image
+    requires (`convolution_backward_lowering` of torch 2.13). In a pass without convolutions, where the compiler does
+    not choose layouts, the arguments first get eager's. Filters with one channel each (depthwise) have a channels-last
+    layout in which columns are innermost all the same, and images are copied into that layout. Before torch 2.13, the
+    arguments have eager's layouts only.
     """
     gradient, image, filters = list(call.refs)[:3]
     if not lowering.uses.convolves or lowering.stores.backend.eager_gradients:
@@ -208,15 +207,15 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
         order = channels_last(shape) if last else contiguous_strides(shape)
         for u in ends if asked else ():
             view = lowering.views[u]
-            wanted = channels_last(view.shape) if lowering.uses.convolves else in_order_of(view.shape, order)
-            lowering.views[u] = lowering.stores.in_order(view, wanted)
+            strides = channels_last(view.shape) if lowering.uses.convolves else in_order_of(view.shape, order)
+            lowering.views[u] = lowering.stores.in_order(view, strides)
     result = library(lowering, call)
     if lowering.stores.backend.gpu:
         _as_cudnn_writes(lowering, call, any(_channels_last(lowering.views[u]) for u in (image, filters)))
     return result
 
 
-# cuDNN gives gradients the layout of what they were made of, whatever eager's was.
+# cuDNN gives a gradient the layout of its arguments, even where eager's differs.
 def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
     element = lowering.elements[call.position]
 
@@ -233,9 +232,9 @@ def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
 def attention(lowering: Lowering, call: Call) -> View | None:
     """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost.
 
-    On GPUs, what is stored and aligned stays as it is (`sdpa_constraint` of torch 2.11 and 2.13). So a mask of one head
-    that the pass computes is copied for every head before the backward pass of attention reads it: once, if it is in
-    memory; else it is computed again for every call.
+    On GPUs, stored and aligned arguments stay as they are (`sdpa_constraint` of torch 2.11 and 2.13). A computed mask
+    of one head is expanded by a copy before the backward pass of attention reads it: once, if it is in memory;
+    otherwise again for every call.
     """
     gpu = lowering.stores.backend.gpu
     for place, argument in enumerate([*call.args, *call.kwargs.values()]):
@@ -259,7 +258,7 @@ def attention(lowering: Lowering, call: Call) -> View | None:
             lowering.views[u] = lowering.stores.in_order(view, strides)
         elif expands and not in_memory:
             lowering.views[u] = View(lowering.stores.copy(View.of_box(view.box)).box, view.shape, view.access)
-        view.stored |= in_memory  # the compiler changes it in place, so that the next call takes it as it is
+        view.stored |= in_memory  # the compiler changes the box in place, so the next call accepts it
     return library(lowering, call)
 
 
@@ -269,8 +268,8 @@ _MASK, _RESULT, _GRADIENT = 3, 5, 0
 _ALIGNED = 8
 
 
-# As `StorageBox.realize_hint` for what several calls read. A read at a computed position stands for two: of the
-# document of each row, and of that of each column.
+# As `StorageBox.realize_hint` for a value that several calls read. In a document mask, a read at a computed position
+# counts as two: the document of each row, and the document of each column.
 def _is_realized(lowering: Lowering, value: int) -> bool:
     box = lowering.views[value].box
     at_computed_position = any(start < 0 for _, (_, start) in box.reads)
@@ -286,7 +285,7 @@ def _is_aligned(view: View) -> bool:
     return all(stride % _ALIGNED == 0 for stride in strides[:-1]) and (strides[-1] == 1 or view.shape[-1] <= 1)
 
 
-# A mask whose rows are no multiple of eight is a part of one whose rows are.
+# A mask whose row length is no multiple of eight is a slice of one whose row length is.
 def _is_padded(view: View) -> bool:
     return bool(view.shape[-1] % _ALIGNED) and view.box.shape[-1:] != () and not view.box.shape[-1] % _ALIGNED
 
@@ -318,12 +317,12 @@ def concatenation(lowering: Lowering, call: Call) -> View:
 _MAX_PARTS = 8
 
 
-# On GPUs a concatenation may be an expression that selects among its parts (`lowering.cat`).
+# On GPUs, a concatenation may be an expression that selects among its parts (`lowering.cat`).
 def _computes_parts(lowering: Lowering, call: Call, sources: Sequence[int]) -> bool:
     if len(sources) > _MAX_PARTS:
         return False
     uses, parts = lowering.uses.network, [lowering.views[u] for u in sources]
-    # Whatever could be written in place need not be copied; the rest is an expression, or has a layout.
+    # A part that could be written in place needs no copy; all others are expressions, or have a fixed layout.
     fresh = [part.box.buffer is None or part.box.buffer.strides is not None for part in parts]
     for u, part in zip(sources, parts, strict=True):
         others = [reader for reader in uses.of(u) if reader != call.position]
@@ -350,7 +349,7 @@ def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: in
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-# As `ConcatKernel.create`: the parts in memory decide; if there are none, eager's strides.
+# As `ConcatKernel.create`: the layout follows the parts in memory; without any, eager's strides.
 def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Shape:
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:

@@ -1,4 +1,4 @@
-"""Groups loop nests that share a kernel, and says what two such groups have in common."""
+"""Groups loop nests that share a kernel, and compares two such groups."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from remat.predict.kernels.loops import Dep, Nest, same_after_joining
 
 
 class LoopGroup:
-    """Holds nests that share a kernel.
+    """Holds loop nests that share a kernel.
 
     Attributes:
-        members, ancestors: bits of the nests in it, and of all that it depends on.
+        members, ancestors: bit masks of the nests in the group, and of all nests that it depends on.
         first, last: its places in the order of creation.
-        reads, writes: accesses with the bytes that they move; a read of a place that the group writes is left out.
-        deps: reads and writes together.
-        used: the buffers that it accesses.
-        unmet: reads of what other groups write.
-        depth, parts: how many outer loops the parts share, if they share no more than these; else 0.
+        reads, writes: accesses with the bytes that they move; reads where the group itself writes are left out.
+        unmet: reads of buffers that other groups write.
+        parts: the groups that share only `depth` outer loops; the group itself if its nests share all loops (depth 0).
     """
 
     def __init__(self, nests: list[Nest], writer_of: Mapping[Buffer, int]) -> None:
@@ -51,14 +49,14 @@ class LoopGroup:
         return self._parts or [self]
 
     def shared_bytes(self, other: LoopGroup) -> int:
-        """Counts the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
+        """Returns the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
         return sum(self.deps[dep] for dep in self.deps.keys() & other.deps.keys())
 
     def distance(self, other: LoopGroup) -> int:
         return max(abs(self.first - other.last), abs(other.first - self.last))
 
     def same_loops(self, other: LoopGroup) -> bool:
-        """Says whether one loop nest can run both groups (`CppScheduling._why_fuse_nodes`)."""
+        """Returns whether one loop nest can run both groups (`CppScheduling._why_fuse_nodes`)."""
         if self.depth or other.depth:
             return False
         if self.sizes == other.sizes and self.reduced == other.reduced:
@@ -77,9 +75,9 @@ class LoopGroup:
         )
 
     def outer_depth(self, consumer: LoopGroup) -> int:
-        """Counts the outer loops that this group shares with a consumer, if they fuse in that way; 0 if not.
+        """Returns how many outer loops this group would share with a consumer; 0 if they cannot fuse in that way.
 
-        As `CppScheduling.can_fuse_vertical_outer_loop`.
+        Source: `CppScheduling.can_fuse_vertical_outer_loop`.
         """
         if not consumer.ancestors & self.members or (not self.is_reduction and self.same_loops(consumer)):
             return 0
@@ -98,5 +96,7 @@ class LoopGroup:
             group.depth = depth
             group._parts = self.parts + other.parts
         elif not group.is_reduction:
-            group.sizes = max(self.sizes, other.sizes, key=len)  # loops joined differently: the finer ones stay
+            group.sizes = max(
+                self.sizes, other.sizes, key=len
+            )  # loops were joined differently: the group has the finer ones
         return group

@@ -1,9 +1,8 @@
-"""Turns loops into nests as a scheduler sees them: which dimensions are one loop, in which order, with what accesses.
+"""Turns loops into nests as a scheduler sees them: which dimensions form one loop, their order, and the accesses.
 
-TorchInductor's C++ backend orders the loops of a node by the strides of what it reads and writes, and joins loops
-that all accesses walk through as one. Two nodes fuse if the loops that remain are the same
-(`ComputedBuffer.simplify_and_reorder`, `CppScheduling._why_fuse_nodes`), and share data where they access a buffer
-in the same way (`MemoryDep`, normalized).
+TorchInductor's C++ backend orders the loops of a node by the strides of its accesses, and joins loops where all
+accesses treat them as one. Two nodes fuse if the remaining loops are equal (`ComputedBuffer.simplify_and_reorder`,
+`CppScheduling._why_fuse_nodes`). They share data where they access a buffer in the same way (`MemoryDep`, normalized).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from remat.predict.kernels.index import (
 from remat.predict.kernels.ir import Buffer, Loop
 
 Dep = tuple[Buffer, Dims, int]
-"""An access to a buffer, such that equal accesses of any two nests are equal. No dims and offset -1: anywhere."""
+"""An access in normal form: equal accesses of two nests are equal. No dims and offset -1 mean the whole buffer."""
 
 ANYWHERE = -1
 
@@ -39,21 +38,21 @@ AccessTable = tuple[tuple[Dims, int], ...]
 
 @dataclass(eq=False, slots=True)
 class Nest:
-    """Holds a loop nest, or a call, with its accesses."""
+    """Represents a loop nest or a call, with its accesses."""
 
     loop: Loop
     index: int  # how many nests were created before it
     # sizes, reduced: the loops that remain after joining.
     sizes: Shape = ()
     reduced: Shape = ()
-    # all accesses, over the loops before joining and ordering: those kept, then those reduced.
+    # all accesses over the loops before joining and ordering: kept loops first, then reduced ones.
     formulas: tuple[Dims, ...] = ()
     # reads, writes: accesses, each with the bytes that it moves.
     reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
     writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
     table: AccessTable = ()  # the accesses to memory among them
     ancestors: int = 0  # bits of the nests that it depends on
-    place: int = 0  # the same, if each result of a call counts as one
+    place: int = 0  # how many nests were created before it, if each result of a call counts as one
 
     @property
     def is_reduction(self) -> bool:
@@ -61,7 +60,7 @@ class Nest:
 
 
 def decide_layout(loop: Loop) -> None:
-    """Fixes the strides of what a loop writes, in the order in which it reads, unless they are fixed already."""
+    """Fixes open strides of the buffers that a loop writes, in the order in which the loop reads."""
     for buffer in loop.writes:
         if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
             reads = tuple(in_memory(read, access)[0] for read, access in loop.reads)
@@ -83,18 +82,18 @@ def _like_reads(shape: Shape, sizes: Shape, reads: tuple[Dims, ...]) -> Shape:
     return strides_in(_loop_order(table, shape), shape)
 
 
-# A reduction may leave dimensions of size one, over which no loop runs.
+# A reduction may keep dimensions of size one, which have no loop.
 def _positions(shape: Shape, sizes: Shape) -> list[int]:
-    found: list[int] = []
+    dims: list[int] = []
     for dim, n in enumerate(shape):
-        spare = len(shape) - dim > len(sizes) - len(found)
-        if len(found) < len(sizes) and sizes[len(found)] == n and not (spare and n == 1):
-            found.append(dim)
-    return found
+        spare = len(shape) - dim > len(sizes) - len(dims)
+        if len(dims) < len(sizes) and sizes[len(dims)] == n and not (spare and n == 1):
+            dims.append(dim)
+    return dims
 
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
-    """Maps an access to row-major positions of a buffer to the places where these are in memory."""
+    """Returns the places in memory of an access to row-major positions of a buffer."""
     return _in_memory(buffer.shape, buffer.strides or contiguous_strides(buffer.shape), buffer.offset, access)
 
 
@@ -107,7 +106,7 @@ def _in_memory(shape: Shape, strides: Shape, offset: int, access: Access) -> Acc
 
 
 def nest_of(loop: Loop, index: int) -> Nest:
-    """Makes a nest of a loop: orders its dimensions, joins them, and writes its accesses in one normal form."""
+    """Makes a nest of a loop: orders and joins its dimensions, and normalizes its accesses."""
     nest = Nest(loop, index)
     note_wholes(nest)
     if not loop.generated:
@@ -128,7 +127,7 @@ def nest_of(loop: Loop, index: int) -> Nest:
     return nest
 
 
-# Layers and plans repeat the same loops over other buffers. Returned are fields of a nest, and accesses in normal form.
+# Cached: layers and plans repeat the same loops over other buffers. Returns fields of a nest and normalized accesses.
 @lru_cache(maxsize=1 << 13)
 def _walked(
     outer: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...], extra: tuple[Dims, ...]
@@ -143,7 +142,7 @@ def _walked(
 
 
 def without_unit_loops(outer: Shape, reduced: Shape, accesses: Sequence[Dims]) -> tuple[Shape, int, list[Dims]]:
-    """Leaves out loops of size one: returns the other sizes, how many of them are outer loops, and the accesses."""
+    """Removes loops of size one; returns the other sizes, how many of them are outer loops, and the accesses."""
     sizes = outer + reduced
     real = [i for i, n in enumerate(sizes) if n != 1]
     picked = [tuple(dims[i] for i in real) for dims in accesses]
@@ -151,7 +150,7 @@ def without_unit_loops(outer: Shape, reduced: Shape, accesses: Sequence[Dims]) -
 
 
 def access_table(accesses: Sequence[Dims], counts: Sequence[int]) -> AccessTable:
-    """Adds up how often each access is made; the first of equal ones says its place."""
+    """Returns how often each access is made, in the order of first occurrence."""
     times: dict[Dims, int] = {}
     for dims, count in zip(accesses, counts, strict=True):
         times[dims] = times.get(dims, 0) + count
@@ -159,7 +158,7 @@ def access_table(accesses: Sequence[Dims], counts: Sequence[int]) -> AccessTable
 
 
 def note_wholes(nest: Nest) -> None:
-    """Adds the accesses to whole buffers: those of a call, and the one that a scatter adds to."""
+    """Adds the accesses to whole buffers: all those of a call, and the one to the buffer that a scatter modifies."""
     if nest.loop.mutates is not None:
         nest.reads[nest.loop.mutates, (), ANYWHERE] = nest.loop.mutates.bytes
     if not nest.loop.generated:
@@ -170,13 +169,13 @@ def note_wholes(nest: Nest) -> None:
 
 
 def padded(access: Access, rank: int) -> Access:
-    """Returns an access over more dimensions, on which it does not depend."""
+    """Extends an access by dimensions on which it does not depend."""
     dims, start = access
     return (dims + ((),) * (rank - len(dims)), start) if len(dims) < rank else access
 
 
 def step_of(digits: Digits) -> int:
-    """Returns how far an access steps with a loop; for an opaque digit see `index.uneven`."""
+    """Returns the step of an access along one loop, in elements; for an opaque digit see `index.uneven`."""
     if not digits:
         return 0
     step = digits[-1][1]
@@ -185,14 +184,14 @@ def step_of(digits: Digits) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def order_of(table: AccessTable, shape: Shape, num_outer: int) -> tuple[int, ...]:
-    """Orders loops by their strides: first the `num_outer` that are not reduced, then the others."""
+    """Orders loops by their strides: first the `num_outer` kept loops, then the reduced ones."""
     steps = [(tuple(abs(step_of(digits)) for digits in dims), times) for dims, times in table]
     first = _loop_order([(row[:num_outer], times) for row, times in steps], shape[:num_outer])
     last = _loop_order([(row[num_outer:], times) for row, times in steps], shape[num_outer:])
     return (*reversed(first), *(num_outer + i for i in reversed(last)))
 
 
-# As `scheduler.pick_loop_order`: the innermost loop first, by how far accesses step.
+# As `scheduler.pick_loop_order`: the loop with the smallest steps, the innermost, comes first.
 def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
     def compared(a: int, b: int) -> int:
         if shape[a] == 1 or shape[b] == 1:
@@ -210,7 +209,7 @@ def _loop_order(table: Sequence[tuple[Shape, int]], shape: Shape) -> list[int]:
 
 @lru_cache(maxsize=1 << 13)
 def _joined(formulas: tuple[Dims, ...], shape: Shape, num_outer: int, order: tuple[int, ...]) -> tuple[Shape, Shape]:
-    found: list[Shape] = []
+    parts: list[Shape] = []
     for part in (order[:num_outer], order[num_outer:]):
         sizes: list[int] = []
         for k, i in enumerate(part):
@@ -218,14 +217,14 @@ def _joined(formulas: tuple[Dims, ...], shape: Shape, num_outer: int, order: tup
                 sizes[-1] *= shape[i]
             else:
                 sizes.append(shape[i])
-        found.append(tuple(sizes))
-    return found[0], found[1]
+        parts.append(tuple(sizes))
+    return parts[0], parts[1]
 
 
 def one_loop(outer: Digits, inner: Digits, size: int) -> bool:
-    """Says whether two neighbouring dimensions are walked through as one."""
+    """Returns whether an access treats two neighbouring dimensions as a single loop."""
     if len(outer) > 1 or len(inner) > 1 or any(s <= -STEPS for _, s in (*outer, *inner)):
-        return False  # of one that is uneven only the first step is known
+        return False  # only the first step of an uneven digit is known
     a, b = step_of(outer), step_of(inner)
     return a == b * size and a >= 0
 
@@ -245,7 +244,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
 
 
 def moved_bytes(dep: Dep) -> int:
-    """Counts the bytes of an access: the points of the loops that it depends on, or the buffer if it goes anywhere."""
+    """Returns the bytes of an access: its distinct points, or the whole buffer if the position is unknown."""
     buffer, dims, offset = dep
     points = None if is_looked_up(offset) else _points(dims)
     return buffer.bytes if points is None else points * buffer.itemsize
@@ -260,7 +259,7 @@ def _points(dims: Dims) -> int | None:
 
 
 def same_after_joining(one: Nest, other: Nest) -> bool:
-    """Says whether two nests have the same loops once each respects the accesses of the other, too."""
+    """Returns whether two nests have equal loops if loops are joined only where the accesses of both nests allow it."""
     if one.loop.sizes != other.loop.sizes or len(one.formulas[0]) != len(other.formulas[0]):
         return False
     shape = tuple(n for n in one.loop.sizes if n != 1)

@@ -1,6 +1,6 @@
-"""Lowers one pass, operator by operator, to loops and calls: what is stored, and what is inlined where it is read.
+"""Lowers one pass, operator by operator, to loops and calls; decides what is stored and what is inlined.
 
-This follows `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`); what each operator becomes is in
+Source: `GraphLowering.run_node` of torch 2.13 (`torch/_inductor/graph.py`). The rules of the operators are in
 `pointwise`, `reductions`, `indexing` and `library`.
 """
 
@@ -21,25 +21,24 @@ from remat.predict.kernels.recorded_calls import Call, Ref
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """Says how the values of one pass are read in it; every sequence is indexed by position."""
+    """Describes how one pass reads its values; every sequence is indexed by position."""
 
-    readers: Sequence[int]  # how many operators read a value; the return of the pass counts as one
+    readers: Sequence[int]  # how many operators read a value; being returned counts as one
     returned: Sequence[bool]
-    # whether a value is stored with given strides, those of `images` or eager's: the pass returns it, or an as_strided
-    # reads it.
+    # whether a value must have the strides of `images` or eager's: the pass returns it, or an as_strided reads it.
     exact: Sequence[bool]
     realized: Sequence[bool]  # whether an operator reads it that needs its arguments in memory
     ordered: Sequence[bool]  # whether an operator reads it that needs eager's order of strides
-    convolves: bool  # whether the pass has a convolution, so that the compiler chooses the layout of images
-    images: Mapping[int, Shape]  # strides with the channels last, of the values that get them once they are stored
+    convolves: bool  # whether the compiler keeps images channels-last, because of the convolutions of the pass
+    images: Mapping[int, Shape]  # channels-last strides of the values that get them when they are stored
     network: Readers  # which operators read which values
 
 
 Elements = Callable[["Lowering", Call], View]
-"""Makes an element of a tuple when it is asked for: only then is its shape known."""
+"""Makes an element of a tuple on demand, because the shape is known only then."""
 
 Rule = Callable[["Lowering", Call], View | None]
-"""What an operator becomes; None for a tuple, whose elements follow, and for what is no tensor."""
+"""Lowers an operator; returns None for a tuple, whose elements follow, and for values that are not tensors."""
 
 
 class Lowering:
@@ -56,7 +55,7 @@ class Lowering:
         self.elements: dict[int, Elements] = {}
 
     def take_arguments(self, values: Iterable[int], strides: Sequence[Shape], hosted: BoolArray) -> dict[int, Buffer]:
-        """Takes the values that the pass gets as arguments, with their strides; returns their buffers.
+        """Adds the arguments of the pass, with their strides, and returns their buffers.
 
         A value on the host has no elements until it is copied back.
         """
@@ -70,7 +69,6 @@ class Lowering:
         return buffers
 
     def run(self, v: int) -> None:
-        """Lowers one value."""
         call = self.stores.calls[v]
         try:
             result = self._rules[v](self, call)
@@ -82,7 +80,7 @@ class Lowering:
         self.settle(v, result)
 
     def settle(self, v: int, view: View | None) -> None:
-        """Records what a value was lowered to, and stores it if its readers ask for that."""
+        """Records what a value was lowered to, and stores it if its readers require that."""
         if view is None:
             return
         stores, uses = self.stores, self.uses
@@ -120,21 +118,19 @@ class Lowering:
         return self.stores.in_order(view, self.uses.images[v]) if v in self.uses.images else view
 
     def finish(self) -> list[Loop]:
-        """Stores the expressions that the pass returns; lists all loops, in the order of their creation."""
+        """Stores the expressions that the pass returns, and returns all loops in the order of creation."""
         for v, view in self.views.items():
             if self.uses.returned[v]:
                 self.stores.store(view.box).output = True
         return self.stores.loops
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
-        """Returns the digits of a dimension that is read only in part. The length of their step still orders loops."""
+        """Returns the digits of a partly read dimension: only their step is known, which is enough to order loops."""
         return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
 
     def first(self, call: Call) -> View:
-        """Returns the first argument."""
         first = call.args[0]
         return self.views[first.position if isinstance(first, Ref) else -1]
 
     def arguments(self, call: Call) -> list[View]:
-        """Lists the tensors among the arguments, in order."""
         return [self.views[u] for u in call.refs if u in self.views]

@@ -1,7 +1,7 @@
 """Fuses two reductions of the same data, one along rows and one along columns, into one Triton kernel.
 
-Such are the gradients of a layer norm: that of its input reduces rows, those of its weights reduce columns. The kernel
-reads a row once for both, and sums columns in parts. This follows `MixOrderReduction` and `FusedMixOrderReductions` of
+An example is the gradients of a layer norm: the input's reduces rows, those of the weights reduce columns. The kernel
+reads each row once for both, and sums columns in parts. Source: `MixOrderReduction` and `FusedMixOrderReductions` of
 torch 2.13.
 """
 
@@ -18,7 +18,7 @@ _MIN_ELEMENTS, _MIN_ROWS, _MAX_COLUMNS, _MAX_READS = 5 << 20, 4096, 1 << 14, 10
 
 
 class MixedGroup(TritonGroup):
-    """Joins a group that reduces rows and one that reduces columns of the same data in one kernel.
+    """Represents a group that reduces rows and one that reduces columns of the same data, joined in one kernel.
 
     Attributes:
         rows: the group that reads memory in order.
@@ -34,7 +34,7 @@ class MixedGroup(TritonGroup):
 
 
 def can_mix(one: TritonGroup, other: TritonGroup) -> bool:
-    """Says whether two groups can share a kernel as rows and columns."""
+    """Returns whether two groups can share a kernel as rows and columns."""
     if not (one.is_reduction and other.is_reduction):
         return False
     left, right = one.extent, other.extent
@@ -60,7 +60,7 @@ def mixed(one: TritonGroup, other: TritonGroup, writer_of: Mapping[Buffer, int])
 
 
 def in_order(group: TritonGroup) -> bool:
-    """Says whether the innermost loops of a group read memory in order, or do not move."""
+    """Returns whether the innermost loops of a group read memory in order, or do not move."""
     read = {dep[0] for dep in group.reads}
     return all(
         step_of(dims[-1]) in (0, 1)
@@ -70,7 +70,7 @@ def in_order(group: TritonGroup) -> bool:
     )
 
 
-# It reads one place of the buffer at every point of its loops.
+# Whether the group reads one element of the buffer at every point of its loops.
 def _reads_all(group: TritonGroup, buffer: Buffer) -> bool:
     nest = group.nests[0]
     size = next((size for dep, size in group.reads.items() if dep[0] is buffer), 0)

@@ -1,4 +1,4 @@
-"""Rewrites the graph of a pass before it is lowered, as those of Inductor's passes do that change traffic."""
+"""Rewrites the graph of a pass before lowering, like Inductor: only the rewritings that change memory traffic."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _HALF = ("bfloat16", "float16")
 
 @dataclass(frozen=True, eq=False)
 class Rewrites:
-    """Holds the rewritings that may apply to a pass, whatever the plan."""
+    """Holds the rewritings that may apply to a pass, independent of the plan."""
 
     copies: Mapping[int, int]  # clones -> what they copy
-    # sums -> (matrix product, what is added to it) for each product in it (the `addmm` pattern).
+    # sums -> (matrix product, addend) for each product in the sum (the `addmm` pattern).
     sums: Mapping[int, Sequence[tuple[int, int]]]
     elements: Mapping[int, Sequence[int]]  # tuples -> their elements
-    # matrix products with a bias that become a product and a sum, if only elementwise operators read them
-    # (`unfuse_bias_add_to_pointwise`, for GPUs alone, and not in half precision).
+    # matrix products with a bias that become a product and a sum if only elementwise operators read them
+    # (`unfuse_bias_add_to_pointwise`: only on GPUs, and not in half precision).
     biased: frozenset[int]
     elementwise: Sequence[bool]
-    seen_through: Sequence[bool]  # (n,) views and elements of tuples: their readers count in their place
+    seen_through: Sequence[bool]  # (n,) views and elements of tuples: only their readers count
     ops: Sequence[str]
     shapes: Sequence[Shape]
     base: Sequence[int]  # (n,) the value that owns the storage of each value
@@ -74,7 +74,7 @@ def _products(call: Call, calls: Sequence[Call]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """Describes a pass after the rewritings."""
+    """Represents a pass after the rewritings."""
 
     values: Sequence[int]  # what it computes, in order
     # producers, readers: its uses.
@@ -82,7 +82,7 @@ class Rewritten:
     readers: IntArray
     returned: BoolArray  # (n,) what it returns
     copies: Mapping[int, int]  # removed clones -> what they copied
-    products: Mapping[int, tuple[int, int]]  # sums that are one call with a product -> (product, what is added)
+    products: Mapping[int, tuple[int, int]]  # sums that are one call with a product -> (product, addend)
     unfused: frozenset[int]  # products with a bias that become a product and a sum
     uses: Readers
 
@@ -96,18 +96,18 @@ class Rewritten:
         returned: BoolArray,
         strides: Sequence[Shape],
     ) -> Rewritten:
-        """Applies the rewritings of one pass.
+        """Applies the rewritings to one pass.
 
         Args:
-            producers, readers: all uses of the graph.
-            strides: that eager gives each value in this pass: a clone that changes none is removed.
+            producers, readers: all uses in the graph.
+            strides: eager's strides of each value in this pass; a clone that does not change them is removed.
         """
         n = len(returned)
         inside = np.zeros(n, np.bool_)
         inside[values] = True
         here = inside[readers]
         u, v = producers[here], readers[here]
-        owners, holds = np.array(rewrites.base), np.zeros(n, np.bool_)  # what the pass returns, or is given
+        owners, holds = np.array(rewrites.base), np.zeros(n, np.bool_)  # storages that the pass returns or receives
         holds[owners[returned]] = True
         holds |= ~inside
         copies = {
@@ -129,32 +129,32 @@ class Rewritten:
 
 
 class Readers:
-    """Says who reads a value of a pass, and whether these are elementwise operators (`is_pointwise_use`)."""
+    """Holds the readers of each value of a pass, and whether they are elementwise operators (`is_pointwise_use`)."""
 
     def __init__(self, rewrites: Rewrites, u: IntArray, v: IntArray, returned: BoolArray) -> None:
         order = np.argsort(u, kind="stable")
         self._rewrites, self._returned = rewrites, returned
         self._u, self._v = u[order], v[order]
         self.calls: set[int] = set()
-        """Operators that are parts of calls, whatever they were."""
+        """Operators that became parts of calls."""
 
     def of(self, value: int) -> list[int]:
         start, end = np.searchsorted(self._u, [value, value + 1])
         return self._v[start:end].tolist()
 
     def elementwise(self, value: int, *others: str) -> bool:
-        """Says whether elementwise operators alone read a value; the readers of a view count in its place."""
+        """Returns whether only elementwise operators read a value; a view counts as its readers."""
         return not self._returned[value] and all(self.is_elementwise(reader, *others) for reader in self.of(value))
 
     def is_elementwise(self, reader: int, *others: str) -> bool:
-        """Says whether an operator is elementwise or one of `others`, or a view that only such operators read."""
+        """Returns whether an operator is elementwise, one of `others`, or a view that only such operators read."""
         rewrites = self._rewrites
         if rewrites.seen_through[reader]:
             return self.elementwise(reader, *others)
         return (rewrites.elementwise[reader] and reader not in self.calls) or rewrites.ops[reader] in others
 
 
-# Later sums are decided first. For GPUs, a product stays apart from a sum that elementwise operators alone read.
+# Later sums are decided first. On GPUs, a product is not fused into a sum that only elementwise operators read.
 def _fused(
     rewrites: Rewrites, values: Sequence[int], readers: IntArray, returned: BoolArray, uses: Readers
 ) -> tuple[dict[int, tuple[int, int]], frozenset[int]]:
@@ -177,12 +177,12 @@ def _fused(
 def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> list[int]:
     here = inside.tolist()
     moved = {e for source, elements in rewrites.elements.items() if here[source] for e in elements}
-    found: list[int] = []
+    order: list[int] = []
     for v in values:
         if v not in moved:
-            found.append(v)
-            found += [e for e in rewrites.elements.get(v, ()) if here[e]]
-    return found
+            order.append(v)
+            order += [e for e in rewrites.elements.get(v, ()) if here[e]]
+    return order
 
 
 def _renamed(

@@ -1,4 +1,4 @@
-"""Lowers elementwise operators and views to expressions, which are inlined where they are read."""
+"""Lowers elementwise operators and views to expressions, which are inlined into their readers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from remat.predict.kernels.view_maps import element, positive, view_access
 
 
 def pointwise(lowering: Lowering, call: Call) -> View:
-    """Lowers an elementwise operator to an expression over the shape of the result."""
     draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
     if call.op not in rules.CONSTANTS:
-        # Of what it replaces, a copy reads nothing: the functional form of `x[i] = y`.
+        # `aten.copy`, the functional form of `x[i] = y`, does not read the tensor that it replaces.
         for view in lowering.arguments(call)[call.op == "aten.copy" :]:
             draft.take(lowering.stores.broadcast(view, call.shape))
     if call.op in rules.COUNTS:
@@ -38,7 +37,7 @@ def pointwise(lowering: Lowering, call: Call) -> View:
 
 
 def random(lowering: Lowering, call: Call) -> View:
-    """Lowers random numbers, which depend on the seed and the position, and are stored at once."""
+    """Lowers random numbers, which depend on the seed and the position, and are always stored."""
     view = pointwise(lowering, call)
     view.box.indices = (*view.box.indices, (identity(call.shape), 0))
     lowering.stores.store(view.box)
@@ -52,17 +51,16 @@ def seed(lowering: Lowering, call: Call) -> View:
     return View.of_box(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
 
 
-# Views that want what they are taken of to be row-major, unless it has a layout already.
+# Views whose argument must be row-major, unless its layout is already fixed.
 _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
 
 
 def view_operator(lowering: Lowering, call: Call) -> View:
-    """Lowers a view to index arithmetic."""
     of = lowering.first(call)
     if call.op == "aten.expand":
         lowering.stores.store_if_reused(of, prod(call.shape) // max(prod(of.shape), 1))
     access = view_access(call, of.shape, of.access)
-    if access is None:  # strides that are anything, or an operator of a graph made by hand
+    if access is None:  # unknown strides, or an operator of a graph written by hand
         unknown = tuple(opaque(n, call.position, i) for i, n in enumerate(call.shape))
         access = (identity(call.shape) if prod(call.shape) == prod(of.shape) else unknown, of.access[1])
     if call.op in _RESHAPES:
@@ -81,7 +79,6 @@ def restrided(lowering: Lowering, call: Call) -> View:
 
 
 def split(lowering: Lowering, call: Call) -> None:
-    """Lowers a split; each of its parts is a view."""
     whole = lowering.first(call)
 
     def piece(lowering: Lowering, one: Call) -> View:
@@ -92,13 +89,12 @@ def split(lowering: Lowering, call: Call) -> None:
 
 
 def tuple_element(lowering: Lowering, call: Call) -> View | None:
-    """Lowers one result of an operator with several."""
     make = lowering.elements.get(call.args[0].position)
     return None if make is None else make(lowering, call)
 
 
 def patched(lowering: Lowering, call: Call) -> View:
-    """Lowers the replacement of a part of a value to an expression that selects by the coordinates."""
+    """Lowers the replacement of a part of a value to an expression that selects by coordinate."""
     base, part = lowering.arguments(call)[:2]
     shape = call.shape
     dim = positive(call.arg(2, "dim", 0), len(shape))
@@ -110,7 +106,7 @@ def patched(lowering: Lowering, call: Call) -> View:
         outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
     start = max(start + shape[dim], 0) if start < 0 else start
-    # Dimensions ahead may have been flattened with this one, and then Inductor's index has a division, as it must.
+    # If outer dimensions were flattened with this one, Inductor's index has a division, and is no plain shift.
     is_shift = call.op == "aten.slice_scatter" and call.arg(5, "step", 1) == 1 and prod(shape[:dim]) == 1
 
     def read(of: Access) -> Access:
@@ -127,7 +123,7 @@ def patched(lowering: Lowering, call: Call) -> View:
 
 
 def repeated(lowering: Lowering, call: Call) -> View:
-    """Lowers copies side by side to reads of the same place."""
+    """Lowers repeat to an expression that reads each element several times."""
     of = lowering.first(call)
     lowering.stores.store_if_reused(of, prod(call.shape) // max(prod(of.shape), 1))
     ahead = len(call.shape) - len(of.shape)
@@ -139,7 +135,7 @@ def repeated(lowering: Lowering, call: Call) -> View:
 
 
 def mirrored(lowering: Lowering, call: Call) -> View:
-    """Lowers the mirroring of some dimensions, which are read backwards."""
+    """Lowers the reversal of some dimensions, which are read backwards."""
     of = lowering.first(call)
     turned = {positive(dim, len(of.shape)) for dim in call.args[1]}
     dims = tuple(opaque(of.shape[i], "rev", d) if i in turned else d for i, d in enumerate(of.access[0]))
@@ -149,7 +145,9 @@ def mirrored(lowering: Lowering, call: Call) -> View:
 def padded(lowering: Lowering, call: Call) -> View:
     """Lowers padding to a read under a condition on the coordinates."""
     of = lowering.first(call)
-    widths: list[int] = call.args[1]  # two of each dimension, the last dimension first; a shift adds and takes away
+    widths: list[int] = call.args[
+        1
+    ]  # two per dimension, the last dimension first; a shift has a positive and a negative one
     changed = [i for i in range(len(call.shape)) if any(widths[2 * (len(call.shape) - 1 - i) :][:2])]
     dims = tuple(
         lowering.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d

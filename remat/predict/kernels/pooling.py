@@ -1,4 +1,4 @@
-"""Lowers pooling of images to expressions that read each place of a window, or calls a library for large windows."""
+"""Lowers pooling of images to expressions that read each position of a window; large windows are library calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last
 
-# Places of a window from which on averages are not written out (`lowering._avg_poolnd`, `avg_pool2d_backward`).
+# Averages over larger windows are library calls (`lowering._avg_poolnd`, `avg_pool2d_backward`).
 _LARGEST_WINDOW = 25
 
 
 def pool_indices(lowering: Lowering, call: Call) -> View:
-    """Lowers positions in windows to positions in an image, by arithmetic on the coordinates of the window."""
+    """Lowers the conversion of positions in windows to positions in an image to arithmetic on coordinates."""
     view = pointwise(lowering, call)
     _, kernel, sizes, stride, *_ = call.args
     rank = len(kernel)
@@ -32,7 +32,7 @@ def pool_indices(lowering: Lowering, call: Call) -> View:
 
 
 def max_pool(lowering: Lowering, call: Call) -> None:
-    """Lowers the maximum over windows, and its position, to expressions that read each place of a window."""
+    """Lowers the maximum over windows, and its position, to expressions that read each position of a window."""
     image = lowering.first(call)
     lowering.stores.hint(image)
     _, kernel, stride, padding, dilation, *_ = call.args
@@ -41,8 +41,8 @@ def max_pool(lowering: Lowering, call: Call) -> None:
         draft = _windows(lowering, one, image, (kernel, stride, padding, dilation))
         draft.ops.add(call.position)
         view = draft.done(one.position, one.shape, one.itemsize)
-        # Each read comes with a comparison, and at the border with conditions on the coordinates. To know which
-        # place it is takes twelve operations more for each but the first (`ir.get_reduction_combine_fn`).
+        # Each read has a comparison, and with padding also conditions on the coordinates. The position of the
+        # maximum takes twelve more operations for each read but the first (`ir.get_reduction_combine_fn`).
         places = len(draft.reads)
         compared = 12 * (places - 1) if one.args[1] else 0
         if places * (8 if any(padding) else 2) + compared > lowering.stores.backend.max_ops:
@@ -53,7 +53,7 @@ def max_pool(lowering: Lowering, call: Call) -> None:
 
 
 def average_pool(lowering: Lowering, call: Call) -> View | None:
-    """Lowers the average over windows to an expression that reads each place of a window."""
+    """Lowers the average over windows to an expression that reads each position of a window."""
     kernel, stride, padding = _window(call, 1)
     if prod(kernel) > _LARGEST_WINDOW:
         return library(lowering, call)
@@ -65,25 +65,25 @@ def average_pool(lowering: Lowering, call: Call) -> View | None:
 
 
 def average_pool_backward(lowering: Lowering, call: Call) -> View | None:
-    """Lowers the average's gradient to an expression that reads all windows that hold a place."""
+    """Lowers the gradient of an average to an expression that reads all windows that contain a position."""
     return _gathered(lowering, call, [lowering.first(call)])
 
 
 def max_pool_backward(lowering: Lowering, call: Call) -> View | None:
-    """Lowers the maximum's gradient to an expression that reads the windows that hold a place, and their choices.
+    """Lowers the gradient of a maximum to an expression that reads the windows around a position, and their argmax.
 
-    Since torch 2.13 graphs have a scatter for it (`torch._decomp`), unless algorithms are to be deterministic.
+    Since torch 2.13, graphs have a scatter instead (`torch._decomp`), except with deterministic algorithms.
     """
     gradient, image, chosen = (lowering.views[u] for u in call.refs)
     if any(step != 1 for step in call.args[5]):
         return library(lowering, call)
-    found = _gathered(lowering, call, [gradient, chosen])
-    if found is not None and any(map(_has_channels_last, (image, gradient))):
-        return lowering.stores.in_order(found, channels_last(call.shape))
-    return found
+    result = _gathered(lowering, call, [gradient, chosen])
+    if result is not None and any(map(_has_channels_last, (image, gradient))):
+        return lowering.stores.in_order(result, channels_last(call.shape))
+    return result
 
 
-# An expression has them last if it would be stored so now.
+# An expression is channels-last if it would be stored so now.
 def _has_channels_last(view: View) -> bool:
     box = view.box
     buffer = box.buffer

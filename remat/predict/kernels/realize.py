@@ -1,7 +1,6 @@
-"""Decides which values are stored in memory and in which layout, and which buffers a reader of a value reads.
+"""Decides which values are stored, in which layout, and which buffers each reader reads.
 
-This follows `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), but keeps only what decides about
-kernels.
+Source: `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`), reduced to what affects kernels.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Stores:
     """Collects the loops of one pass, and decides which values are stored.
 
     Attributes:
-        strides: that eager would give each value in this pass.
+        strides: eager's strides of each value in this pass.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class Stores:
         self._weights = list(weights)
 
     def loads(self, view: View) -> Reads:
-        """Returns what somebody who reads a view reads in memory: the value's buffer, or what its expression reads."""
+        """Returns what a reader of the view reads from memory: the value's buffer, or the reads of its expression."""
         box = view.box
         if not view.inlined:
             assert box.buffer is not None
@@ -59,17 +58,17 @@ class Stores:
         return reads
 
     def store(self, box: Box, strides: Shape | None = None) -> Buffer:
-        """Returns the buffer of a value. An expression gets a buffer, and a loop that writes it."""
+        """Returns the buffer of a value; an expression first gets a buffer and a loop that writes it."""
         if box.buffer is None:
             box.buffer = Buffer(box.value, box.shape, box.itemsize, strides)
             written = (identity(box.shape), 0)
             self.loops.append(Loop(box.ops, box.reads, [box.buffer], box.shape, (), box.indices, written))
-            if box.reads:  # what reads nothing stays an expression besides
+            if box.reads:  # an expression that reads nothing is kept too
                 box.reads, box.ops, box.heavy, box.indices = {}, frozenset(), False, ()
         return box.buffer
 
     def settle(self, buffer: Buffer) -> None:
-        """Fixes the strides of a buffer; they follow the order in which the loop that writes it reads."""
+        """Fixes the strides of a buffer, in the order in which the loop that writes it reads."""
         if buffer.strides is None:
             for loop in reversed(self.loops):
                 if buffer in loop.writes:
@@ -83,7 +82,7 @@ class Stores:
             view.box.buffer.fix()
 
     def copy(self, view: View, strides: Shape | None = None) -> View:
-        """Adds a loop that stores a value as the view shows it. The copy of a buffer computes no value."""
+        """Adds a loop that stores a value as the view shows it. A copy of a buffer computes no value."""
         draft = Draft(self, set())
         draft.take(view)
         whole = draft.done(view.box.value, view.shape, view.box.itemsize)
@@ -91,7 +90,7 @@ class Stores:
         return whole
 
     def for_call(self, view: View) -> Buffer:
-        """Returns the buffer that a call reads: that of the value if strides can describe the view, else a copy."""
+        """Returns the buffer that a call reads: the value's, if strides can describe the view; otherwise a copy."""
         buffer = self.store(view.box)
         if view.is_whole:
             return buffer
@@ -106,7 +105,7 @@ class Stores:
             buffer.strides = last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape)
 
     def exactly(self, view: View, strides: Shape) -> View:
-        """Stores a value with these strides, or copies it if it has others."""
+        """Stores a value with the given strides, or copies it if it has others."""
         box = view.box
         if view.is_whole and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = strides
@@ -114,18 +113,18 @@ class Stores:
         if box.buffer is None:
             return self.copy(view, strides)
         self._settle_whole(view)
-        found = layout(view)
-        same = found is not None and same_layout(view.shape, found, strides)
+        current = layout(view)
+        same = current is not None and same_layout(view.shape, current, strides)
         return view if same else self.copy(view, strides)
 
     def in_order(self, view: View, strides: Shape) -> View:
-        """Stores a value so that its strides have the order of these, without their gaps, or copies it."""
+        """Stores or copies a value so that its strides have the same order as `strides`, without their gaps."""
         if len(view.shape) < 2:
             return view
         self._settle_whole(view)
         settled = view.box.buffer is not None and view.box.buffer.strides is not None
-        found = layout(view) if settled else None
-        if found and _ordered(view.shape, found, strides):
+        current = layout(view) if settled else None
+        if current and _ordered(view.shape, current, strides):
             return view
         has_gaps = sum((n - 1) * stride for n, stride in zip(view.shape, strides, strict=True)) >= prod(view.shape)
         return self.exactly(view, in_order_of(view.shape, strides) if has_gaps else strides)
@@ -141,35 +140,34 @@ class Stores:
             self.store(view.box)
 
     def is_stored_for(self, box: Box, readers: int, *, by_graph: bool = True) -> bool:
-        """Says whether an expression is too large for several readers (`StorageBox.should_realize_on_reuse`).
+        """Returns whether an expression is too large for several readers (`StorageBox.should_realize_on_reuse`).
 
         Args:
-            by_graph: whether the readers are operators; if not, they are the elements of a broadcast.
+            by_graph: whether the readers are operators, not the elements of a broadcast.
         """
         many = by_graph and len(box.reads) > rules.CHEAP_READS
         too_much = box.heavy or many or self.has_many(box, self.backend.max_ops)
         return box.buffer is None and readers > 1 and too_much
 
     def has_many_reads(self, box: Box) -> bool:
-        """Says whether an expression is too large to be inlined at all (`StorageBox.has_exceeded_max_reads`)."""
+        """Returns whether an expression is too large to be inlined (`StorageBox.has_exceeded_max_reads`)."""
         return box.buffer is None and (
             len(box.reads) > self.backend.max_reads or self.has_many(box, self.backend.max_ops)
         )
 
     def limit(self, view: View) -> None:
-        """Stores an expression that has many reads or operations. One that reads a single tensor may be larger."""
+        """Stores an expression with many reads or operations; with a single read, it may have more operations."""
         self.hint(view)
         if view.box.buffer is None and view.is_whole and self.has_many(view.box, rules.MAX_INLINED_OPS):
             self.store(view.box)
 
     def has_many(self, box: Box, threshold: int) -> bool:
-        """Says whether an expression has more operations than a threshold."""
-        # Most expressions are so small that it does not matter which numbers are the same.
+        # An upper bound first: most expressions are small, and the exact size needs a union of sets.
         most = len(box.reads) + sum(self._weights[v].most for v in box.ops)
         return most > threshold and self.size(box) > threshold
 
     def size(self, box: Box) -> int:
-        """Counts the operations of an expression. Reads and numbers count as operations."""
+        """Returns the number of operations of an expression; reads and constants count as operations."""
         numbers = frozenset[rules.Number]().union(*(self._weights[v].numbers for v in box.ops))
         return len(box.reads) + self.operations(box.ops) + len(numbers)
 
@@ -179,7 +177,6 @@ class Stores:
         self._weights[value] = rules.Weight(before.operations + operations, before.numbers.union(numbers))
 
     def operations(self, ops: Iterable[int]) -> int:
-        """Counts the operations that compute these values."""
         return sum(self._weights[v].operations for v in ops)
 
     def take_view(self, view: View, shape: Shape, access: Access) -> View:
@@ -201,7 +198,7 @@ class Stores:
 
 @dataclass(slots=True)
 class Draft:
-    """Collects the parts of an expression; the fields are those of `Box`."""
+    """Holds the parts of an expression that is being built; the fields are those of `Box`."""
 
     stores: Stores
     ops: set[int]
@@ -214,7 +211,6 @@ class Draft:
         self.note(view)
 
     def note(self, view: View) -> None:
-        """Adds what a value computes to the expression, without its reads."""
         if view.inlined:
             box = view.box
             self.ops |= box.ops

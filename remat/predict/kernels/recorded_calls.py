@@ -1,7 +1,7 @@
-"""Reads once what a graph records about the call of each operator: its name, arguments, shape and element size.
+"""Parses the call of each operator that a graph records: its name, arguments, shape and element size.
 
-`Graph.arguments` holds calls as JSON. `remat.pytorch.read.call_text` says in which form, and makes calls of it that
-torch can run; here they are only read.
+`Graph.arguments` holds calls as JSON. `remat.pytorch.read.call_text` defines the format, and makes calls that torch can
+run; this module only parses them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from remat.predict.kernels.index import Shape
 
 
 class Ref(NamedTuple):
-    """Stands for an argument that another value computes."""
+    """Represents an argument that another value computes."""
 
     position: int
 
 
 class Slice(NamedTuple):
-    """Stands for an argument that is no value, number, text or list, such as a dtype, a layout or a slice."""
+    """Represents an argument that is no value, number, text or list, such as a dtype, a layout or a slice."""
 
     kind: str
     content: Any
@@ -41,13 +41,12 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     sources: tuple[int, ...]  # the values that it uses, each once
-    shape: Shape  # of the result. If the graph gives none that fits the bytes, it is one dimension of all bytes.
+    shape: Shape  # of the result; one dimension of all bytes, if the graph has no shape that fits the bytes
     itemsize: int
     dtype: str  # "float32", or "" if the result is not a tensor
-    is_tuple: bool  # whether the result is several tensors, which `getitem` takes out of it
+    is_tuple: bool  # whether the result is several tensors, which `getitem` extracts
 
     def arg(self, index: int, name: str, default: Any = None) -> Any:
-        """Returns an argument by position or keyword."""
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
     @cached_property
@@ -57,7 +56,6 @@ class Call:
 
 
 def calls_of(graph: Graph) -> list[Call]:
-    """Reads the call of every value."""
     taken = {u for v, of in enumerate(graph.operands) if graph.ops[v] == "getitem" for u in of}
     return [_call(graph, v, of, v in taken) for v, of in enumerate(graph.operands)]
 

@@ -1,4 +1,4 @@
-"""Lowers sums and other reductions to loops of their own, which always store their result."""
+"""Lowers sums and other reductions to separate loops that always store their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Digits, Dims, Shape, identity, led_to, reshaped, through, uneven
+from remat.predict.kernels.index import Access, Dims, Shape, identity, led_to, reshaped, through, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
@@ -20,14 +20,13 @@ from remat.predict.kernels.view_maps import at, positive
 
 
 def reduction(lowering: Lowering, call: Call) -> View | None:
-    """Lowers a reduction over some dimensions, or over all."""
     of = lowering.first(call)
     which = call.arg(1, "dim")
     rank = len(of.shape)
     axes = [positive(d, rank) for d in ([which] if isinstance(which, int) else which or range(rank))]
     if call.op in ("aten.var", "aten.var_mean"):
         return _variance(lowering, call, of, axes, call.op == "aten.var_mean")
-    if call.is_tuple:  # of `max` and `min`: the value and its place are a loop each
+    if call.is_tuple:  # `max` and `min`: one loop for the value and one for its position
 
         def result(lowering: Lowering, one: Call) -> View:
             return _element(reduced_over(lowering, call, of, axes, one.shape, one.itemsize), one)
@@ -49,7 +48,7 @@ def _over(lowering: Lowering, call: Call, of: Sequence[View], shape: Shape) -> V
 
 
 def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shape: Shape, itemsize: int) -> View:
-    """Reduces some dimensions of a value: in a loop of its own; or, if they are short, in an expression."""
+    """Reduces some dimensions of a value: in a separate loop, or in an expression if they are short."""
     kept = [i for i in range(len(of.shape)) if i not in axes]
     sizes, reduced = tuple(of.shape[i] for i in kept), tuple(of.shape[i] for i in axes)
     alone = prod(sizes) == 1 and not lowering.stores.backend.gpu
@@ -60,9 +59,7 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
         lowering, _loop_over(lowering, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten.")
     )
     if prod(sizes) == 1 and lowering.stores.loops[-1].reduced != reduced:
-        lowering.stores.store(
-            of.box
-        )  # `Reduction.check_for_split_dense_dim_reindexing`, for those who read it after this
+        lowering.stores.store(of.box)  # for later readers: `Reduction.check_for_split_dense_dim_reindexing`
     return View.of_buffer(buffer)
 
 
@@ -82,7 +79,7 @@ def _host_processors() -> int:
     return os.cpu_count() or 1
 
 
-# There is a loop for each result, or several where the reduction is split.
+# Adds one loop per result, or several where the reduction is split.
 def _reduce(
     lowering: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
 ) -> None:
@@ -131,7 +128,7 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(lowering.stores, {call.position})
     places = [*product(*(range(of.shape[axis]) for axis in axes))]
-    terms: set[frozenset[Read]] = set()  # equal ones are computed once
+    terms: set[frozenset[Read]] = set()  # equal terms are computed once
     for place in places:
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
         loads = lowering.stores.loads(View(of.box, of.shape, (thin, start + shift), of.stored))
@@ -196,7 +193,4 @@ def _written(shape: Shape, sizes: Shape) -> Dims:
     if len(sizes) == len(shape):
         return dims
     real = [digits for digits in dims if digits]
-    found: list[Digits] = []
-    for n in sizes:
-        found.append(real.pop(0) if n != 1 and real else ())
-    return tuple(found)
+    return tuple(real.pop(0) if n != 1 and real else () for n in sizes)

@@ -1,7 +1,7 @@
-"""Lists what TorchInductor makes of each operator, and the thresholds at which it decides.
+"""Lists how TorchInductor lowers each operator, and its thresholds.
 
-Read in torch 2.13 (`torch/_inductor/lowering.py`, `ir.py`, `config.py`): what all backends have
-in common, or only that for CPUs asks. The thresholds in which they differ are in `backends`.
+Source: `torch/_inductor/lowering.py`, `ir.py` and `config.py` of torch 2.13. These are the rules that all backends
+share or that only CPUs have; `backends` has the thresholds that differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONSTANTS = aten(
     "full full_like scalar_tensor zeros zeros_like ones ones_like empty empty_like new_zeros new_ones new_full "
     "new_empty empty_strided"
 )
-"""Operators that read nothing, whatever their arguments."""
+"""Operators that never read their arguments."""
 
 COUNTS = aten("arange") | {"prims.iota"}
 """Operators whose elements are their own coordinates."""
@@ -41,10 +41,10 @@ OPERATIONS: dict[str, int] = {
     **dict.fromkeys(aten("elu gelu sigmoid_backward silu softplus tanh_backward threshold_backward"), 4),
     "prims._low_memory_max_pool_offsets_to_indices": 6,
 }
-"""The pointwise operators, and how many operations each adds to an expression, numbers among its arguments apart."""
+"""Pointwise operators, with the operations that each adds to an expression, not counting constant arguments."""
 
 ELEMENTWISE = frozenset(OPERATIONS) - CONSTANTS - COUNTS - aten("copy floor_divide _to_copy")
-"""Those that torch marks as pointwise."""
+"""The operators that torch marks as pointwise."""
 
 REDUCTIONS = aten("sum mean amax amin prod any all argmax argmin max min var var_mean")
 """Operators that reduce dimensions."""
@@ -53,53 +53,53 @@ NEEDS_REALIZED = aten(
     "as_strided avg_pool2d avg_pool2d_backward bmm convolution convolution_backward max_pool2d_with_indices "
     "max_pool2d_with_indices_backward max_pool3d_with_indices mm upsample_nearest2d _int_mm"
 )
-"""Readers for which a value with several readers is stored early (`lowering.needs_realized_inputs`)."""
+"""Operators whose arguments are stored early, if they have several readers (`lowering.needs_realized_inputs`)."""
 
 CALLED_BY_NAME = aten("addmm") | {"placeholder"}
-"""Calls that are no fallbacks, and leave storing their arguments to the call."""
+"""Calls that are no fallbacks, and whose arguments are stored only when the call is lowered."""
 
 ALIGNED = aten("mm addmm bmm baddbmm add _int_mm convolution")
-"""Calls whose results are known to be aligned; those of other calls are in `GraphLowering.unaligned_buffers`."""
+"""Calls with aligned results; the results of other calls are in `GraphLowering.unaligned_buffers`."""
 
 FIXED_LAYOUT = aten("mm _int_mm convolution_backward")
-"""Readers for which it is stored in eager's order of strides, too (`GraphLowering.run_node`)."""
+"""Operators whose arguments are stored in eager's order of strides, too (`GraphLowering.run_node`)."""
 
 CHEAP_READS = 4
-"""`realize_reads_threshold`: what several operators read is stored beyond so many reads."""
+"""`realize_reads_threshold`: an expression with several readers is stored if it has more reads."""
 
 MAX_INLINED_OPS = 100
-"""What anybody reads; fixed in `GraphLowering.run_node`."""
+"""An expression with more operations is always stored; a constant in `GraphLowering.run_node`."""
 
 UNROLLED = 8
-"""`unroll_reductions_threshold`: a reduction of fewer elements is no loop."""
+"""`unroll_reductions_threshold`: a reduction of fewer elements is unrolled."""
 
 MAX_FUSION, MAX_HORIZONTAL_FUSION = 64, 16
-"""`max_fusion_size`, `cpp.max_horizontal_fusion_size`: loops in a kernel."""
+"""`max_fusion_size`, `cpp.max_horizontal_fusion_size`: the most loops in a kernel."""
 
 MIN_SHARED_BYTES = 10
-"""`score_fusion_memory_threshold`: for loops that do not depend on each other."""
+"""`score_fusion_memory_threshold`: the least shared bytes for a fusion of independent loops."""
 
 MAX_DISTANCE = 64
-"""How far apart these may be in the order of creation; fixed in `Scheduler.are_long_distant_nodes`."""
+"""The largest distance of independent loops in creation order; a constant in `Scheduler.are_long_distant_nodes`."""
 
 MAX_ATTEMPTS = 64
-"""`max_fusion_buffer_group_pairwise_attempts`: how many other readers of a buffer each is compared with."""
+"""`max_fusion_buffer_group_pairwise_attempts`: each user of a buffer is compared with so many others."""
 
 ROUNDS = 10
-"""How often the scheduler looks for pairs; fixed in `Scheduler.fuse_nodes`."""
+"""The number of fusion rounds; a constant in `Scheduler.fuse_nodes`."""
 
 
 Number: TypeAlias = "float | tuple[int, int]"
-"""What an expression holds once, however many operators need it: a number, or a place (which argument, its value)."""
+"""A constant, which an expression counts once: a number, or a position (index of the argument, value)."""
 
 
 class Weight:
-    """Says what a value adds to the size of an expression.
+    """Describes what a value adds to the size of an expression.
 
     Attributes:
-        operations: without those of a reduction, which depend on how it is lowered.
-        numbers: those among its arguments. An expression holds each of them once.
-        most: what it adds if no other value has its numbers.
+        operations: its operations, without those of a reduction, which depend on how it is lowered.
+        numbers: the constants among its arguments; an expression counts each of them once.
+        most: what it adds if no other value of the expression has the same constants.
     """
 
     __slots__ = ("most", "numbers", "operations")
@@ -109,7 +109,7 @@ class Weight:
 
     @classmethod
     def of(cls, call: Call) -> Weight:
-        if call.op == "aten.select_scatter":  # it compares a coordinate with a place, and neither is a constant
+        if call.op == "aten.select_scatter":  # it compares a coordinate with a position, and neither is a constant
             return cls(2, frozenset(enumerate(call.args[2:])))
         numbers: frozenset[Number] = frozenset(argument for argument in call.args if type(argument) in (int, float))
         return cls(OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1), numbers)

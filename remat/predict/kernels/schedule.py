@@ -1,4 +1,4 @@
-"""Decides which loops share a kernel: greedily by shared bytes, as `Scheduler.fuse_nodes` of torch 2.13."""
+"""Decides which loops share a kernel: greedily by shared bytes, like `Scheduler.fuse_nodes` of torch 2.13."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Walks = tuple[Sequence[Nest], Sequence[Nest]]
 
 
 class Scheduler(ABC, Generic[N, G]):
-    """Fuses the loops of one pass, by the rules that all backends have in common.
+    """Fuses the loops of one pass by the rules that all backends share.
 
     Attributes:
         number: the place of each buffer in the order of creation; each result of a call has its own.
@@ -48,36 +48,31 @@ class Scheduler(ABC, Generic[N, G]):
             for buffer, i in self._writer_of.items()
             if self.readers(buffer).bit_count() + buffer.output == 1
         }
-        """What one nest alone reads, with what decides who can use the same memory later."""
+        """Buffers with a single reader, each with the key that decides which buffers can reuse its memory."""
         self._group_of: list[G] = [self._group([nest]) for nest in nests]
         self._needs: dict[G, list[Buffer]] = {}
         self._fused = 0
-        """The nests of groups of several, as bits."""
+        """Bit mask of the nests in groups of more than one nest."""
         self._refused: dict[_Pair[G], _Walks] = {}
-        """Pairs that could not fuse, with how they walked then."""
+        """Pairs that could not fuse, with their nests at that time."""
 
     @abstractmethod
-    def _nest(self, loop: Loop, index: int) -> N:
-        """Makes a nest of a loop."""
+    def _nest(self, loop: Loop, index: int) -> N: ...
 
     @abstractmethod
-    def _group(self, nests: list[N]) -> G:
-        """Makes a group of nests."""
+    def _group(self, nests: list[N]) -> G: ...
 
     @abstractmethod
-    def _can_fuse(self, one: G, other: G) -> bool:
-        """Says whether two groups can fuse."""
+    def _can_fuse(self, one: G, other: G) -> bool: ...
 
     @abstractmethod
-    def _joined(self, one: G, other: G) -> G:
-        """Joins two groups in one kernel."""
+    def _joined(self, one: G, other: G) -> G: ...
 
-    # A backend may leave out pairs in a round.
+    # A backend may drop pairs in a round.
     def _best(self, pairs: list[_Pair[G]]) -> list[_Pair[G]]:
         return pairs
 
     def groups(self) -> list[G]:
-        """Lists the groups in an order in which they can run."""
         groups = self._sorted(self._group_of)
         for _ in range(rules.ROUNDS):
             before = len(groups)
@@ -87,11 +82,11 @@ class Scheduler(ABC, Generic[N, G]):
         return groups
 
     def is_needed_outside(self, buffer: Buffer, group: G) -> bool:
-        """Says whether the pass returns a buffer, or a nest outside a group reads it."""
+        """Returns whether the pass returns a buffer, or a nest outside the group reads it."""
         return buffer.output or bool(self.readers(buffer) & ~group.members)
 
     def readers(self, buffer: Buffer) -> int:
-        """Returns the loop nests that read a buffer, as a bit mask over their indices."""
+        """Returns the nests that read a buffer, as a bit mask."""
         return self._readers.get(buffer, 0)
 
     def _round(self, groups: list[G]) -> list[G]:
@@ -110,22 +105,19 @@ class Scheduler(ABC, Generic[N, G]):
             if group.nests[0].loop.generated:
                 for buffer in group.used:
                     users.setdefault(buffer, []).append(group)
-        seen: set[tuple[G, G]] = set()
-        found: list[tuple[G, G]] = []
+        pairs: dict[tuple[G, G], None] = {}
         for row in users.values():
             for i, one in enumerate(row):
                 for other in row[i + 1 : i + 1 + rules.MAX_ATTEMPTS]:
-                    if (one, other) not in seen:
-                        seen.add((one, other))
-                        if not self._is_refused(one, other):
-                            found.append((one, other))
-        # A stable sort, so that of equals the first found is first.
-        scored = [(self._score(one, other), one, other) for one, other in self._best(found)]
+                    pairs[one, other] = None
+        allowed = [(one, other) for one, other in pairs if not self._is_refused(one, other)]
+        # The sort is stable: among equals, the pair that came first stays first.
+        scored = [(self._score(one, other), one, other) for one, other in self._best(allowed)]
         return [(one, other) for _, one, other in sorted(scored, key=cmp_to_key(_compared), reverse=True)]
 
-    # Who could not fuse in an earlier round still cannot. A group never changes, but for how it walks, and then it has
-    # other nests. Of the rest of a pass, `_can_fuse` asks only whether a producer's group depends on `one`, which
-    # forbids a fusion, and stays so: groups grow, and with them what they depend on.
+    # A pair that could not fuse in an earlier round still cannot. A group changes only the order of its loops, and then
+    # it has other nests. Outside the pair, `_can_fuse` asks only whether a producer's group depends on `one`. That
+    # forbids a fusion, and stays true, because groups and their ancestors only grow.
     def _is_refused(self, one: G, other: G) -> bool:
         before = self._refused.get((one, other))
         if before is not None and before[0] is one.nests and before[1] is other.nests:
@@ -141,7 +133,7 @@ class Scheduler(ABC, Generic[N, G]):
     def _score(self, one: G, other: G) -> _Score:
         return int(one.is_reduction == other.is_reduction), one.shared_bytes(other), -one.distance(other)
 
-    # As `Scheduler.can_fusion_increase_peak_memory`: two that fuse cannot use the same memory in turn.
+    # As `Scheduler.can_fusion_increase_peak_memory`: fused loops cannot use the same memory one after the other.
     def _takes_memory(self, one: G, other: G, shared: int) -> bool:
         left, right = (
             {self._read_once[buffer] for buffer, _, _ in group.reads if buffer in self._read_once}
@@ -149,7 +141,7 @@ class Scheduler(ABC, Generic[N, G]):
         )
         return sum(n for _, n, _ in left & right) > 32 * shared
 
-    # A cycle is a group that depends on one of the two, and on which the other depends.
+    # A fusion makes a cycle if a third group depends on one of the two, and the other depends on that group.
     def _cycle(self, one: G, other: G) -> bool:
         members = one.members | other.members
         ancestors = (one.ancestors | other.ancestors) & ~members
@@ -172,7 +164,7 @@ class Scheduler(ABC, Generic[N, G]):
             nests &= ~group.members
 
     def needs(self, group: G) -> list[Buffer]:
-        """Lists what a group reads and others write, sorted by names as texts: buf10 comes before buf9."""
+        """Returns the buffers that a group reads and others write, sorted by name as text: buf10 comes before buf9."""
         if group not in self._needs:
             self._needs[group] = sorted({dep[0] for dep in group.unmet}, key=self._name.__getitem__)
         return self._needs[group]
@@ -185,32 +177,32 @@ class Scheduler(ABC, Generic[N, G]):
 
 
 def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list[T]:
-    """Moves what each item needs before it, and keeps the order else (`Scheduler.topological_sort_schedule`)."""
-    seen: set[T] = set()
-    found: list[T] = []
+    """Sorts items topologically, and otherwise keeps their order (`Scheduler.topological_sort_schedule`)."""
+    visited: set[T] = set()
+    ordered: list[T] = []
     for root in items:
         stack = [(root, False)]
         while stack:
             item, done = stack.pop()
             if done:
-                found.append(item)
-            elif item not in seen:
-                seen.add(item)
+                ordered.append(item)
+            elif item not in visited:
+                visited.add(item)
                 stack.append((item, True))
-                stack += [(earlier, False) for earlier in reversed(needed(item)) if earlier not in seen]
-    return found
+                stack += [(earlier, False) for earlier in reversed(needed(item)) if earlier not in visited]
+    return ordered
 
 
 def _alive(loops: Sequence[Loop]) -> list[Loop]:
-    wanted: set[Buffer] = set()
-    kept: list[Loop] = []
+    needed_buffers: set[Buffer] = set()
+    alive: list[Loop] = []
     for loop in reversed(loops):
-        if not loop.writes or any(buffer.output or buffer in wanted for buffer in loop.writes):
-            kept.append(loop)
-            wanted.update(buffer for buffer, _ in loop.reads)
+        if not loop.writes or any(buffer.output or buffer in needed_buffers for buffer in loop.writes):
+            alive.append(loop)
+            needed_buffers.update(buffer for buffer, _ in loop.reads)
             if loop.mutates is not None:
-                wanted.add(loop.mutates)
-    return kept[::-1]
+                needed_buffers.add(loop.mutates)
+    return alive[::-1]
 
 
 def _placed(nests: Sequence[Nest]) -> dict[Buffer, int]:
@@ -228,7 +220,7 @@ def _placed(nests: Sequence[Nest]) -> dict[Buffer, int]:
     return numbers
 
 
-# Bytes decide where they differ much, else the kind of loops (`FusionScore.__lt__`).
+# Shared bytes decide if they differ by more than a factor of 16, otherwise the kind of loops (`FusionScore.__lt__`).
 def _compared(a: tuple[_Score, LoopGroup, LoopGroup], b: tuple[_Score, LoopGroup, LoopGroup]) -> int:
     left, right = a[0], b[0]
     if max(left[1], right[1]) > 16 * min(left[1], right[1]):

@@ -1,6 +1,6 @@
 """Decides which reductions Triton's backend splits into two kernels, so that few results keep a whole GPU busy.
 
-As `Reduction.num_splits` and `InductorChoices.reduction_split_factor` of torch 2.13.
+Source: `Reduction.num_splits` and `InductorChoices.reduction_split_factor` of torch 2.13.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ PROCESSORS = 132
 """Streaming multiprocessors: those of an H100. An A100 has 108."""
 
 _THREADS, _WARP, _MOST_EACH = 2048, 32, 512
-# Results for each processor: so many of them are a kernel's worth.
+# With so many results per processor, a reduction is not split.
 _ENOUGH = 2 * 32
-# Elements: below, threads take as few as there are in a warp; from there on, as many as they may.
+# Below `_SMALL` elements, a thread takes as few as a warp has threads; from `_LARGE` on, it takes the maximum.
 _SMALL, _LARGE = _WARP * PROCESSORS * _THREADS, _MOST_EACH * PROCESSORS * _THREADS
 _ROWS_UNSPLIT = 8192
 
@@ -33,10 +33,10 @@ def split_reduction(
 ) -> tuple[int, bool]:
     """Returns the number of parts of a reduction, and whether it reduces across memory.
 
-    To ask fixes the layouts of what is read, whether the reduction is split or not. Inductor asks for CPUs, too.
+    The call fixes the layouts of what is read, even if the reduction is not split. Inductor calls it for CPUs, too.
 
     Args:
-        processors: how many there are, of a GPU or of the host.
+        processors: the number of processors of the GPU or of the host.
     """
     results, elements = prod(sizes), prod(reduced)
     if results == 1:
@@ -92,9 +92,9 @@ def _up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# The divisor nearest to the wanted size, if one is near; of two, the smaller.
+# The divisor nearest to the target size, if one is near; of two equally near ones, the smaller.
 @lru_cache(maxsize=1 << 12)
-def _even(elements: int, wanted: int, slack: int, least: int) -> int:
+def _even(elements: int, target: int, slack: int, least: int) -> int:
     divisors = {d for i in range(1, isqrt(elements) + 1) if elements % i == 0 for d in (i, elements // i)}
-    nearest = min(sorted(divisors), key=lambda d: abs(d - wanted))
-    return max(nearest, least) if abs(nearest - wanted) < slack else wanted
+    nearest = min(sorted(divisors), key=lambda d: abs(d - target))
+    return max(nearest, least) if abs(nearest - target) < slack else target

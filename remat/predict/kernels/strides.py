@@ -1,7 +1,7 @@
-"""Finds the strides that eager PyTorch would give each value, which a graph does not record.
+"""Infers the strides that eager PyTorch would give each value; a graph does not record them.
 
-They decide which copies are made: for the outputs of a pass, and for inputs that a library wants in another order.
-Inputs and tangents are taken for contiguous; whatever no rule covers is, too.
+They decide which copies are made: of the outputs of a pass, and of inputs that a library needs in another order.
+Inputs, tangents and values without a rule count as contiguous.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
 
 def eager_strides(calls: list[Call]) -> list[Shape]:
-    """Finds the strides of every value, in elements."""
     strides: list[Shape] = []
     for call in calls:
         strides.append(_strides(call, calls, strides))
@@ -24,7 +23,7 @@ def eager_strides(calls: list[Call]) -> list[Shape]:
 
 
 def strides_after(calls: list[Call], eager: list[Shape], other_strides: Mapping[int, Shape]) -> list[Shape]:
-    """Finds the strides that follow from those of some values, where these are not eager's."""
+    """Returns the strides of all values, if some of them have other strides than eager's."""
     strides = list(eager)
     changed: set[int] = set()
     for call in calls:
@@ -51,7 +50,7 @@ def channels_last(shape: Shape) -> Shape:
 
 
 def is_channels_last(shape: Shape, strides: Shape) -> bool:
-    """Says whether torch takes strides for those of images or volumes with channels last (`suggest_memory_format`)."""
+    """Returns whether torch treats strides as those of channels-last images or volumes (`suggest_memory_format`)."""
     least, rank = 0, len(shape)
     if rank not in (4, 5):
         return False
@@ -63,7 +62,7 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
 
 
 def in_order_of(shape: Shape, strides: Shape) -> Shape:
-    """Returns strides of a dense tensor in the order of others; of equals, the last is innermost (`get_fill_order`).
+    """Returns dense strides in the order of other strides; among equals, the last is innermost (`get_fill_order`).
 
     >>> in_order_of((2, 3, 4, 5), channels_last((8, 1, 3, 3)))  # columns, channels, rows
     (60, 5, 15, 1)
@@ -72,9 +71,9 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
 
 
 def turning_images(torch: str) -> frozenset[str]:
-    """Names the operators for which a compiler may keep the images of a pass with channels last.
+    """Returns the operators because of which the compiler may keep the images of a pass channels-last.
 
-    Before torch 2.15 the gradients of convolutions are none of them, so that layouts in backward passes are eager's.
+    Before torch 2.15, gradients of convolutions are not among them, so backward passes have eager's layouts.
 
     >>> sorted(turning_images("2.15.0+cpu") - turning_images("2.13.0+cpu"))
     ['aten.convolution_backward']
@@ -82,17 +81,17 @@ def turning_images(torch: str) -> frozenset[str]:
     return frozenset(_FILTERS) if release(torch) >= (2, 15) else frozenset({"aten.convolution"})
 
 
-# At which places a call has its filters, and the number of groups.
+# Indices of the arguments that hold the filters and the number of groups.
 _FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
 
 
 def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
-    """Says whether the compiler keeps images with channels last (`GraphLowering.decide_layout_opt`).
+    """Returns whether the compiler keeps images channels-last (`GraphLowering.decide_layout_opt`).
 
-    For CPUs it does wherever it convolves; for GPUs not where convolutions are rare, grouped, small or narrowing.
+    CPUs do so in every pass with a convolution; GPUs not where convolutions are rare, grouped, small or narrowing.
 
     Args:
-        convolutions: in the pass, as `turning_images` names them.
+        convolutions: the operators of the pass that `turning_images` names.
     """
     if not convolutions or not backend.gpu:
         return bool(convolutions)
@@ -109,23 +108,27 @@ def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls
 
 
 def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozenset[int]:
-    """Finds the images that the compiler keeps with channels last: those that lead to a convolution or come from one.
+    """Returns the images that the compiler keeps channels-last: those before and after a convolution.
 
-    As `GraphLowering.find_nodes_prefer_channels_last`.
+    Source: `GraphLowering.find_nodes_prefer_channels_last`.
     """
     ends = [call.position for call in calls if call.op == "aten.convolution"]
-    found = set(ends)
+    images = set(ends)
     for call in reversed(calls):
-        if call.position in found and call.op != "aten.bmm":
-            found.update(call.sources)
+        if call.position in images and call.op != "aten.bmm":
+            images.update(call.sources)
     last = ends[-1] if ends else 0
     for call in calls:
-        if call.op != "aten.bmm" and not tangents[call.position] and any(u in found and u < last for u in call.sources):
-            found.add(call.position)
-    return frozenset(v for v in found if len(calls[v].shape) == 4)
+        if (
+            call.op != "aten.bmm"
+            and not tangents[call.position]
+            and any(u in images and u < last for u in call.sources)
+        ):
+            images.add(call.position)
+    return frozenset(v for v in images if len(calls[v].shape) == 4)
 
 
-# Operators whose results have their channels last if one of these arguments has: images, or filters.
+# Operators whose result is channels-last if one of these arguments (images or filters) is.
 _LIKE_IMAGE = {
     "aten.avg_pool2d": (0,),
     "aten.avg_pool2d_backward": (1,),
@@ -161,16 +164,16 @@ def _like_images(call: Call, calls: list[Call], layouts: list[Shape]) -> bool:
 def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
     try:
         access = view_access(call, of.shape, (strided(of.shape, strides), 0))
-    except (IndexError, TypeError, ValueError):  # the call is not recorded: `Lowering.run` refuses it if it matters
+    except (IndexError, TypeError, ValueError):  # the call is not recorded: `Lowering.run` raises if that matters
         access = None
     own = strides_of(access[0], call.shape) if access is not None and len(access[0]) == len(call.shape) else None
     return contiguous_strides(call.shape) if own is None else own
 
 
-# Attention, whose results have the heads next to the features, whatever their shape says.
+# Attention operators whose results have the heads next to the features in memory.
 _HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
 
-# The same, but for results that have no features, such as the logarithms of sums.
+# The same, except for results without features, such as the logarithms of sums.
 _HEADS_INSIDE_ON_GPUS = (
     "aten._scaled_dot_product_flash_attention",
     "aten._scaled_dot_product_efficient_attention",
@@ -213,7 +216,7 @@ def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
     return strides_in(order, shape)
 
 
-# The first operand that tells decides which dimension is the outer one.
+# The first operand whose strides differ decides which dimension is the outer one.
 def _compared(a: int, b: int, shape: Shape, padded: list[Shape]) -> int:
     for strides in padded:
         if strides[a] and strides[b]:
@@ -232,5 +235,5 @@ def _padded(shape: Shape, size: Shape, strides: Shape) -> Shape:
 
 
 def same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
-    """Says whether two strides agree in every dimension that has more than one element."""
+    """Returns whether two strides agree in every dimension that has more than one element."""
     return all(a == b for n, a, b in zip(shape, left, right, strict=True) if n != 1)

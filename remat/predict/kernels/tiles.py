@@ -1,7 +1,7 @@
-"""Says how a Triton kernel tiles its loops, which decides what fits into it.
+"""Computes how a Triton kernel tiles its loops, which decides which loops fit into it.
 
-A kernel runs over one flat range, or over one of points kept and one of points reduced. Pointwise loops that access
-memory in different orders are tiled in two dimensions. This follows `SIMDScheduling.select_tiling` and
+A kernel runs over one flat range, or over a range of kept points and one of reduced points. Pointwise loops that access
+memory in different orders have two-dimensional tiles. Source: `SIMDScheduling.select_tiling` and
 `SIMDKernel.is_compatible` of torch 2.13 (`torch/_inductor/codegen/simd.py`).
 """
 
@@ -18,7 +18,7 @@ from remat.predict.kernels.triton_loops import TritonNest
 
 @lru_cache(maxsize=1 << 14)
 def fits(ranges: Shape, sizes: Shape, reduced: Shape = ()) -> bool:
-    """Says whether loops can be cut so that they fill the ranges of a kernel one after the other.
+    """Returns whether loops can be split so that they fill the ranges of a kernel one after the other.
 
     >>> fits((8, 6), (4, 12)), fits((8, 6), (2, 4, 6)), fits((8, 6), (3, 16))
     (True, True, False)
@@ -50,18 +50,18 @@ def tiling(nests: Sequence[TritonNest], points: int) -> Shape:
             if name not in seen:
                 seen.add(name)
                 best.append((score, sizes))
-    for _, sizes in sorted(best, key=lambda found: -found[0]):
+    for _, sizes in sorted(best, key=lambda scored: -scored[0]):
         if all(fits(sizes, nest.sizes, nest.reduced) for nest in nests):
             return sizes
     return (points,)
 
 
-# An access that walks through memory before the last loop would have two tiles.
+# An access whose stride is 1 in a loop before the last one is a reason for two tiles.
 def _candidates(nest: TritonNest) -> list[tuple[object, Shape, int]]:
     sizes = nest.sizes
     if len(sizes) <= 1 or nest.reduced:
         return []
-    found: list[tuple[object, Shape, int]] = [("none", (prod(sizes),), 0)]
+    candidates: list[tuple[object, Shape, int]] = [("none", (prod(sizes),), 0)]
     for dep in nest.walks:
         buffer, dims, _ = dep
         steps = [step_of(digits) for digits in dims]
@@ -76,5 +76,5 @@ def _candidates(nest: TritonNest) -> list[tuple[object, Shape, int]]:
         for tile in tiles:
             score *= 2 if tile >= 32 and tile % 32 == 0 else 1
         if score >= prod(sizes):
-            found.append((buffer, tiles, score))
-    return found
+            candidates.append((buffer, tiles, score))
+    return candidates

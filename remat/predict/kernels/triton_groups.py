@@ -1,4 +1,4 @@
-"""Groups nests that share a Triton kernel, and changes how a group walks through its loops."""
+"""Groups nests that share a Triton kernel, and changes the loops of a group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class TritonGroup(LoopGroup):
     """Holds nests that share a Triton kernel.
 
     Attributes:
-        kept, reduced_points: how many points it keeps, and reduces for each; of several nests, as the first reduction.
+        kept, reduced_points: the number of kept points, and of points that are reduced to each of them. In a group with
+            reductions, both are those of the first reduction.
     """
 
     nests: list[TritonNest]
@@ -31,17 +32,16 @@ class TritonGroup(LoopGroup):
 
     @cached_property
     def tiling(self) -> Shape:
-        """Returns the sizes of the tiled dimensions of a pointwise group."""
         return tiling(self.nests, self.kept)
 
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
-        """Returns the access to each buffer by which groups are compared: a write, if there is one."""
+        """Returns, for each buffer, the access that other groups are compared with: a write, if there is one."""
         return {dep[0]: dep for dep in (*self.reads, *self.writes)}
 
     @cached_property
     def extent(self) -> tuple[int, int]:
-        """Returns the numbers of points kept and reduced; for the first of two parts, those of the whole reduction."""
+        """Returns the numbers of kept and reduced points; the first of two parts has those of the whole reduction."""
         whole = [nest.loop.unsplit for nest in self.nests if nest.is_reduction]
         first = whole[0] if whole else None
         return first if first is not None and None not in whole else (self.kept, self.reduced_points)
@@ -49,24 +49,24 @@ class TritonGroup(LoopGroup):
     def shared_elements(self, other: TritonGroup) -> int:
         return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
 
-    def walk_as(self, nests: list[TritonNest]) -> None:
+    def set_nests(self, nests: list[TritonNest]) -> None:
         for name in ("tiling", "last_access", "extent"):
             self.__dict__.pop(name, None)
         TritonGroup.__init__(self, nests, self._writer_of)
 
     def reorder(self, own: Dep, other: Dep) -> bool:
-        """Reorders its loops so that one access walks like that of another group; returns whether it could."""
+        """Reorders the loops so that one access has the loop order of another group's; returns whether it could."""
         sizes = self.nests[0].sizes
         if any(nest.sizes != sizes for nest in self.nests) or not len(sizes) == len(own[1]) == len(other[1]):
             return False
         order = order_to_match(own[1], other[1])
         if order is None:
             return False
-        self.walk_as([nest.reordered(order) for nest in self.nests])
+        self.set_nests([nest.reordered(order) for nest in self.nests])
         return True
 
     def fuses(self, other: TritonGroup) -> bool:
-        """Says whether one kernel can run both groups (`SIMDScheduling.can_fuse`)."""
+        """Returns whether one kernel can run both groups (`SIMDScheduling.can_fuse`)."""
         if self.is_reduction and other.is_reduction:
             return self.kept == other.kept and self.reduced_points == other.reduced_points
         if self.is_reduction:
@@ -83,15 +83,16 @@ class TritonGroup(LoopGroup):
 
 
 def shared_after_reordering(one: TritonGroup, other: TritonGroup) -> int:
-    """Reorders loops of one group so that both access a buffer alike; returns the bytes that they share then.
+    """Reorders the loops of one group so that both access a buffer in the same way; returns the shared bytes.
 
-    As `Scheduler.shared_data_after_reordering_loop`; -1 if nothing was found, though the groups may have changed.
+    Source: `Scheduler.shared_data_after_reordering_loop`. Returns -1 if there is no such order; the groups may have
+    changed.
     """
-    found = _reordered(one, other)
-    if found >= 0 or not reindex_for_reduction(one, other):
-        return found
-    found = _reordered(one, other)
-    return found if found >= 0 else one.shared_bytes(other)
+    shared = _reordered(one, other)
+    if shared >= 0 or not reindex_for_reduction(one, other):
+        return shared
+    shared = _reordered(one, other)
+    return shared if shared >= 0 else one.shared_bytes(other)
 
 
 def _reordered(one: TritonGroup, other: TritonGroup) -> int:
@@ -102,7 +103,7 @@ def _reordered(one: TritonGroup, other: TritonGroup) -> int:
             continue
         passed = (left in one.writes) != (right in other.writes)
         if left[2] == right[2] and by_stride(left[1]) == by_stride(right[1]):
-            size = one.deps[left] // max(buffer.itemsize, 1)  # 0 where a graph by hand has no type
+            size = one.deps[left] // max(buffer.itemsize, 1)  # 0 where a hand-written graph has no dtype
             if best is None or (passed, size) > best[0]:
                 best = (passed, size), left, right
         elif passed:
@@ -125,9 +126,9 @@ def _sizes(dep: Dep) -> Sequence[int]:
 
 
 def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
-    """Gives a pointwise group the loops of a reduction; returns whether both access a buffer alike then.
+    """Gives a pointwise group the loops of a reduction; returns whether both then access a buffer in the same way.
 
-    As `Scheduler._try_reindex_pointwise_for_reduction`.
+    Source: `Scheduler._try_reindex_pointwise_for_reduction`.
     """
     if one.is_reduction == other.is_reduction:
         return False
@@ -138,16 +139,16 @@ def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
     if all(nest.sizes == ranges for nest in flat.nests):
         return False
     before = flat.nests
-    flat.walk_as([nest.reindexed(ranges) for nest in before])
+    flat.set_nests([nest.reindexed(ranges) for nest in before])
     for buffer, left in one.last_access.items():
         right = other.last_access.get(buffer)
         if right is not None and _alike(left, right):
             return True
-    flat.walk_as(before)
+    flat.set_nests(before)
     return False
 
 
-# The order of the loops may differ (`Scheduler.deps_match_normalized`).
+# Whether two accesses are equal up to the order of the loops (`Scheduler.deps_match_normalized`).
 def _alike(left: Dep, right: Dep) -> bool:
     if left[2] != right[2]:
         return False

@@ -1,8 +1,7 @@
-"""Turns loops into nests as the scheduler of Triton's kernels sees them: every dimension is a loop of its own.
+"""Turns loops into nests as the scheduler of Triton kernels sees them: every dimension is a separate loop.
 
-Which loops are one is decided only after fusion. Until then, a nest may still walk through its dimensions in another
-order, or as two loops, so that it accesses a buffer as another nest does (`loop_ordering_after_fusion`,
-`loop_reindexing_after_fusion`).
+Loops are joined only after fusion. Until then, a nest may still reorder or split its loops, so that it accesses a
+buffer as another nest does (`loop_ordering_after_fusion`, `loop_reindexing_after_fusion`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from remat.predict.kernels.loops import (
 
 @dataclass(eq=False, slots=True)
 class TritonNest(Nest):
-    """Holds a loop nest of a Triton kernel, or a call."""
+    """Represents a loop nest of a Triton kernel, or a call."""
 
     walks: tuple[Dep, ...] = ()  # its accesses to memory over all its loops; the write is the last
 
@@ -41,7 +40,6 @@ class TritonNest(Nest):
         return prod(self.sizes)
 
     def reordered(self, order: Sequence[int]) -> TritonNest:
-        """Returns a pointwise nest with its loops in another order."""
         sizes = tuple(self.sizes[i] for i in order)
         return self._walking(sizes, [tuple(dims[i] for i in order) for _, dims, _ in self.walks])
 
@@ -64,7 +62,7 @@ class TritonNest(Nest):
 
 
 def triton_nest_of(loop: Loop, index: int) -> TritonNest:
-    """Makes a nest of a loop: orders its dimensions, and leaves out those of size one."""
+    """Makes a nest of a loop: orders its dimensions, without those of size one."""
     nest = TritonNest(loop, index)
     note_wholes(nest)
     if not loop.generated:
@@ -96,7 +94,7 @@ def _reindexed(dims: Dims, sizes: Shape) -> Dims:
     return tuple(digits or ((n, 0),) for digits, n in zip(reshaped(dims, sizes), sizes, strict=True))
 
 
-# An access does not depend on the innermost loops of a reduction that writes it.
+# Drops the innermost loops on which an access does not depend, such as those of the reduction that writes it.
 @lru_cache(maxsize=1 << 14)
 def _trimmed(dims: Dims) -> Dims:
     count = len(dims)
@@ -106,13 +104,13 @@ def _trimmed(dims: Dims) -> Dims:
 
 
 def is_somewhere(dep: Dep) -> bool:
-    """Says whether the place of an access is known before the program runs."""
+    """Returns whether the position of an access is known before the program runs."""
     return dep[2] != ANYWHERE and not is_looked_up(dep[2])
 
 
 @lru_cache(maxsize=1 << 14)
 def merged_loops(dims: Dims) -> Dims:
-    """Joins neighbouring loops that an access runs through like a single loop (`MemoryDep.normalize`)."""
+    """Joins neighbouring loops that are equal to a single loop for this access (`MemoryDep.normalize`)."""
     row: list[tuple[tuple[int, int], ...]] = []
     for digits in dims:
         if row and one_loop(row[-1], digits, digits[-1][0]):
@@ -124,23 +122,23 @@ def merged_loops(dims: Dims) -> Dims:
 
 @lru_cache(maxsize=1 << 14)
 def by_stride(dims: Dims) -> Dims:
-    """Joins loops after it has sorted them by stride (`MemoryDep.normalize_with_stride_order`)."""
+    """Sorts loops by stride and joins them (`MemoryDep.normalize_with_stride_order`)."""
     return merged_loops(tuple(sorted(dims, key=step_of, reverse=True)))
 
 
 def order_to_match(own: Dims, other: Dims) -> list[int] | None:
-    """Returns the order of loops in which one access walks like another; None if the strides do not tell.
+    """Returns the order of loops that gives one access the strides of another; None if the strides do not determine it.
 
-    As `MemoryDep.decide_loop_order_to_match`.
+    Source: `MemoryDep.decide_loop_order_to_match`.
     """
-    steps, wanted = [step_of(digits) for digits in own], [step_of(digits) for digits in other]
-    if 0 in steps or 0 in wanted or len(set(steps)) != len(steps) or set(steps) != set(wanted):
+    steps, target = [step_of(digits) for digits in own], [step_of(digits) for digits in other]
+    if 0 in steps or 0 in target or len(set(steps)) != len(steps) or set(steps) != set(target):
         return None
-    return [steps.index(step) for step in wanted] if len(wanted) == len(steps) else None
+    return [steps.index(step) for step in target] if len(target) == len(steps) else None
 
 
 def same_place(read: Dep, write: Dep) -> bool:
-    """Says whether a read is of just what a write writes, point by point (`Scheduler.fusable_read_and_write`)."""
+    """Returns whether a read reads exactly what a write writes, point by point (`Scheduler.fusable_read_and_write`)."""
     if read == write:
         return True
     if read[0] is not write[0] or read[2] != write[2] or not is_somewhere(read) or len(read[1]) == len(write[1]):

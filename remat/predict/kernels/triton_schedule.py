@@ -1,4 +1,4 @@
-"""Decides which loops share a Triton kernel, as `Scheduler.fuse_nodes` of torch 2.13 on GPUs."""
+"""Decides which loops share a Triton kernel, like `Scheduler.fuse_nodes` of torch 2.13 on GPUs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         return TritonGroup(nests, self._writer_of)
 
     def groups(self) -> list[TritonGroup]:
-        """Lists the groups. After the usual rounds, one more fuses pairs whose loops must first be reordered."""
+        """Returns the groups. After the usual rounds, a last one fuses pairs whose loops must first be reordered."""
         groups = super().groups()
         self._reorders = True
         return self._round(groups)
 
-    # To walk differently can help those alone that share nothing as they walk.
+    # A refused pair is tried again only if it shares too few bytes now: only then can other loops help.
     def _is_refused(self, one: TritonGroup, other: TritonGroup) -> bool:
         if self._reorders and one.shared_bytes(other) < rules.MIN_SHARED_BYTES:
             return not self._can_fuse(one, other)
@@ -55,11 +55,11 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         alike, _, near = super()._score(one, other)
         return alike, self._shared(one, other), near
 
-    # Rows and columns share elements, other groups bytes.
+    # Mixed row and column reductions compare elements, other groups bytes.
     def _shared(self, one: TritonGroup, other: TritonGroup) -> int:
         return prod(one.extent) if can_mix(one, other) else one.shared_bytes(other)
 
-    # Loops that were changed for a fusion stay so only if it happens.
+    # If the fusion fails, changes of the loops are undone.
     def _can_fuse(self, one: TritonGroup, other: TritonGroup, *, mixing: bool = True) -> bool:
         if one.ancestors & other.members or isinstance(other, MixedGroup) > isinstance(one, MixedGroup):
             return False
@@ -70,7 +70,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             return True
         for group, nests in zip((one, other), before, strict=True):
             if group.nests is not nests:
-                group.walk_as(nests)
+                group.set_nests(nests)
         return False
 
     # As `FusedMixOrderReductions.can_fuse_with`.
@@ -88,7 +88,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             columns, other, rows.members, rows.ancestors, one
         )
 
-    # Neither part may read from the other.
+    # Rows and columns may not depend on each other.
     def _can_take(self, part: TritonGroup, other: TritonGroup, members: int, ancestors: int, whole: MixedGroup) -> bool:
         reorders, self._reorders = self._reorders, False
         fuses = self._can_fuse(part, other, mixing=False)

@@ -1,4 +1,4 @@
-"""Lists the kernels of a compiler that fuses nothing: one an operator, none for views and elements of tuples."""
+"""Lists the kernels of a compiler without fusion: one per operator, none for views and elements of tuples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from remat.predict.memory.order import Order
 
 
 def unfused_kernels(graph: Graph, order: Order) -> Iterator[Kernel]:
-    """Yields a kernel for each operator, in the order of the passes."""
     free = graph.view | graph.tuple_element
     elements: list[list[int]] = [[] for _ in range(len(graph))]
     for v in np.flatnonzero(graph.tuple_element & ~graph.view).tolist():

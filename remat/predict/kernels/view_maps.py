@@ -1,4 +1,4 @@
-"""Says what each view does to an index map."""
+"""Applies view operators to index maps."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
 
 
 def element(call: Call, of: Call, shape: Shape, dims: Dims) -> Access:
-    """Returns what one part of a split sees of the whole."""
+    """Returns the index map of one part of a split."""
     k: int = call.args[1]
     if of.op == "aten.unbind":
         dim = positive(of.arg(1, "dim", 0), len(shape))

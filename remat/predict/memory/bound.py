@@ -1,19 +1,19 @@
-"""Finds the memory that no plan can avoid: what is alive while an operator runs, whatever is saved.
+"""Computes a lower bound on the peak of every plan: what is alive while an operator runs, whatever is saved.
 
 Three facts hold under every legal plan, in the model of `remat.predict.memory`:
 
-1. The operators whose results the outputs depend on run in the forward pass, in graph order; those of
-   the tangents' closure that a gradient depends on run in the backward pass, in graph order. Whatever
-   else runs comes in between, and changes the order of neither.
-2. A storage whose base cannot be fused, or that is returned, or that an operator of (1) reads in a way
-   that cannot be fused, is written to memory in the pass of that operator. It is alive from its
-   allocation to that reader; if it is recomputed, or read more than once, from the first reader of (1)
-   to the last, as it is never freed in between. Storages of the tangents' closure depend on no plan.
-3. What the backward pass needs and must not recompute is saved: alive from the operator of the forward
-   pass that makes it to its last reader. Outputs and gradients, once there, are held to the end.
+1. The operators on which the outputs depend run in the forward pass, in graph order. Those of the tangents' closure on
+   which a gradient depends run in the backward pass, in graph order. All other operators run in between, and change
+   neither order.
+2. A storage is written to memory if its base cannot be fused, if it is returned, or if an operator of (1) reads it in a
+   way that cannot be fused. It is alive from its allocation to that reader; if it is recomputed, or read more than
+   once, from the first reader of (1) to the last, because it is never freed in between. Storages of the tangents'
+   closure do not depend on the plan.
+3. Values that the backward pass needs and must not recompute are saved: alive from the operator of the forward pass
+   that computes them to their last reader. Outputs and gradients are held until the end.
 
-So what (2) and (3) say is alive while an operator of (1) runs is a lower bound on the peak of every
-plan. Each storage is counted once, even where a plan might hold it twice.
+So the storages of (2) and (3) that are alive while an operator of (1) runs are a lower bound on every plan's peak. Each
+storage counts once, even where a plan might hold it twice.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class WorkingSet:
-    """Describes what must be alive at once, whatever the plan: a lower bound on the peak of every legal plan.
+    """Holds storages that every legal plan has alive at the same time: a lower bound on the peak of every legal plan.
 
     Attributes:
         bytes: their total.
         name, op: the operator during which they are alive; "" for the end of the backward pass.
-        backward: it runs in the backward pass.
+        backward: whether it runs in the backward pass.
         tensors: the storages, the largest first.
-        place: where the value comes from (`remat.Graph.places`).
+        place: the line of the model that computes the value (`remat.Graph.places`).
     """
 
     bytes: int
@@ -61,7 +61,7 @@ class WorkingSet:
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Finds the operator with the most bytes that no plan can avoid, and what they are."""
+    """Returns the operator with the most bytes that are alive under every plan, and the storages of these bytes."""
     n = len(graph)
     facts = StorageFacts.of(graph)
     needed = Necessary.of(facts, holds_outputs)
@@ -86,14 +86,14 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """Holds what is alive under every plan between the passes, at each step of the backward pass, and at its end."""
+    """Holds the bytes that every plan has alive: between the passes, in each backward step, and at the end."""
 
     bytes: IntArray
-    # (n,) storages, by the value that owns them, that are alive from the end of the forward pass on, until the backward
-    # pass has read them: outputs, and what every plan saves.
+    # (n,) values that own the storages that are alive from the end of the forward pass until their last reader in the
+    # backward pass: outputs, and values that every plan saves.
     held: BoolArray
-    # (n,) the earliest step of the backward pass, as a position in the graph, at which a saved value can be read for
-    # the first time, be it for a recomputation; n + 1 for never.
+    # (n,) the earliest position in the graph at which the backward pass of any plan can read a saved value, also for a
+    # recomputation; n + 1 for never.
     first_read: IntArray
 
     @classmethod
@@ -102,17 +102,17 @@ class AlwaysAlive:
         held = np.zeros(n, np.bool_)
         held[graph.base[(graph.output & ~facts.external) | always_saved(facts)]] = True
         passes = Necessary.of(facts, holds_outputs=True).alive_bytes(n)
-        # Not what is alive while the last value of the forward pass runs: that may still read what nobody saves.
+        # Not the bytes while the last value of the forward pass runs: it may still read unsaved values.
         between = facts.size[held].sum(keepdims=True)
         return cls(np.concatenate([between, passes[n:]]), held, first_read(facts))
 
 
 def first_read(facts: StorageFacts) -> IntArray:
-    """Finds the earliest position at which the backward pass of any plan can read a value; n + 1 for never: (n,)."""
+    """Returns an array (n,): the first position at which any backward pass can read each value; n + 1 for never."""
     first: list[int] = facts.first_use.tolist()
     outside: list[int] = np.flatnonzero(~facts.tangents)[::-1].tolist()
     for v in outside:
-        # What comes after the turn runs in its place; what comes before it, when it is wanted.
+        # Values after the first reader of a tangent run at their position; earlier ones, when a reader needs them.
         when = v if v >= facts.first_tangent_reader else first[v]
         for u in facts.arguments[v]:
             first[u] = min(first[u], when)
@@ -121,7 +121,7 @@ def first_read(facts: StorageFacts) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Necessary:
-    """Holds lifetimes that every plan contains, over 2n + 1 steps: each pass in graph order, and the end."""
+    """Holds the lifetimes that are part of every plan, over 2n + 1 steps: each pass in graph order, and the end."""
 
     base: IntArray
     start: IntArray
@@ -147,7 +147,7 @@ class Necessary:
         return alive_bytes(self.start, self.end, self.size, 2 * n + 1)
 
 
-# A storage may have several spans, which may overlap: (base, first step, last step, why).
+# Lifetimes as (base, first step, last step, why); those of one storage may overlap.
 def _spans(facts: StorageFacts, holds_outputs: bool) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     must_save = always_saved(facts)
@@ -158,7 +158,7 @@ def _spans(facts: StorageFacts, holds_outputs: bool) -> list[tuple[int, int, int
 
 
 def always_saved(facts: StorageFacts) -> BoolArray:
-    """Finds the values that every legal plan saves: (n,)."""
+    """Returns a mask (n,) of the values that every legal plan saves."""
     problem = base_problem(facts.graph)
     saved = facts.graph.for_all_values(problem.needed & forced_values(problem).not_recomputable)
     return saved & (facts.first_use <= len(facts)) & ~facts.external
@@ -187,7 +187,7 @@ def _forward_spans(facts: StorageFacts, must_save: BoolArray, holds_outputs: boo
     ]
 
 
-# Values from outside the tangents' closure, from their first reader in it to the last.
+# Values outside the tangents' closure are alive from their first reader in it to the last.
 def _crossing_spans(facts: StorageFacts, must_save: BoolArray) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
@@ -206,7 +206,7 @@ def _crossing_spans(facts: StorageFacts, must_save: BoolArray) -> list[tuple[int
     ]
 
 
-# They are the same under every plan, as the order of the tangents' closure is.
+# These are the same under every plan, because the order of the tangents' closure is.
 def _tangent_spans(facts: StorageFacts) -> list[tuple[int, int, int, Why]]:
     n, graph = len(facts), facts.graph
     written = _written_by_tangents(facts)
@@ -237,7 +237,7 @@ def _written_by_tangents(facts: StorageFacts) -> BoolArray:
 
 
 def kernel_ends(facts: StorageFacts) -> IntArray:
-    """Finds the last value of the kernel that computes a value of the tangents' closure: (n,)."""
+    """Returns an array (n,): for each value of the tangents' closure, the last value of the kernel that computes it."""
     graph = facts.graph
     alone = ~_written_by_tangents(facts)[graph.base] & facts.tangents[graph.base] & ~facts.external
     ran: list[int] = np.where(facts.live, np.arange(len(facts)), -1).tolist()

@@ -1,4 +1,4 @@
-"""Finds from when to when each storage is alive under a plan: see `remat.predict.memory`."""
+"""Computes the lifetime of each storage under a plan: see `remat.predict.memory` for the model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from remat.predict.memory.storages import StorageFacts
 
 @dataclass(frozen=True, eq=False)
 class Lifetimes:
-    """Holds the k storages that take memory, over T steps.
+    """Holds the k storages that are in memory at some time, over T steps.
 
-    A storage of the forward pass whose base is recomputed, and which is saved through a view, is
-    there twice in the backward pass: the two are storages of their own here. So are the two of what is offloaded,
-    before and after it waits on the host.
+    A storage appears twice if it exists twice: a storage of the forward pass whose base is recomputed while a view of
+    it is saved, and an offloaded storage before and after its time on the host.
     """
 
     base: IntArray  # (k,) the value that owns the storage
     backward: BoolArray  # (k,) allocated in the backward pass
     start: IntArray  # (k,) the step that allocates it
-    end: IntArray  # (k,) the last step that needs it; T for what is still held after the last step
+    end: IntArray  # (k,) the last step that needs it; T if it is held after the last step
     size: IntArray  # (k,) bytes
-    # output, saved, gradient, offloaded: (k,) holds an output, a value saved on the device, a gradient, an offloaded
-    # value.
+    # (k,) what the storage holds; `saved` is a value saved on the device.
     output: BoolArray
     saved: BoolArray
     gradient: BoolArray
@@ -36,10 +34,10 @@ class Lifetimes:
     def of(
         cls, facts: StorageFacts, order: Order, holds_outputs: bool, offloaded: BoolArray | None = None
     ) -> Lifetimes:
-        """Finds the lifetimes under a plan, in time linear in the graph.
+        """Computes the lifetimes under a plan, in time linear in the graph.
 
         Args:
-            offloaded: (n,) what of the saved values waits on the host; none, if left out.
+            offloaded: (n,) the saved values that wait on the host; None means none.
         """
         n, graph = len(facts), facts.graph
         steps = len(order.forward) + len(order.backward)
@@ -60,13 +58,13 @@ class Lifetimes:
             np.maximum.at(end, where[u], _ran(facts, values, at, written[where])[v])
             if where is place and any_set(away):
                 np.minimum.at(start, place[u[away[u]]], at[v[away[u]]])
-        outputs = graph.base[graph.output]  # they and the gradients outlive their last reader
+        outputs = graph.base[graph.output]  # outputs and gradients outlive their last reader
         end[outputs] = steps if holds_outputs else np.maximum(end[outputs], len(order.forward) - 1)
         end[place[graph.gradient]] = steps
-        returned = place[graph.gradient & away]  # what nothing reads comes back at the end of the backward pass
+        returned = place[graph.gradient & away]  # an unread value comes back at the end of the backward pass
         start[returned] = np.minimum(start[returned], max(steps - 1, len(order.forward)))
         owner = np.arange(2 * n) % n
-        found = np.flatnonzero(written & (start < steps) & ~facts.external[owner])
+        alive = np.flatnonzero(written & (start < steps) & ~facts.external[owner])
         hosted = np.concatenate([graph.base[away], place[away]])
         held = {
             "output": outputs,
@@ -74,12 +72,12 @@ class Lifetimes:
             "gradient": place[graph.gradient],
             "offloaded": hosted,
         }
-        marks = {name: np.isin(found, storages) for name, storages in held.items()}
-        return cls(owner[found], found >= n, start[found], end[found], facts.size[owner[found]], **marks)
+        marks = {name: np.isin(alive, storages) for name, storages in held.items()}
+        return cls(owner[alive], alive >= n, start[alive], end[alive], facts.size[owner[alive]], **marks)
 
 
 def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> IntArray:
-    """Adds up the bytes of the storages that are alive during each step.
+    """Returns the bytes of the storages that are alive during each step.
 
     Args:
         start, end: (k,) the first and the last step of each storage; the last is at most `steps`.
@@ -91,10 +89,10 @@ def alive_bytes(start: IntArray, end: IntArray, size: IntArray, steps: int) -> I
 
 
 def _backward_storage(facts: StorageFacts, order: Order, on_device: BoolArray) -> IntArray:
-    """Returns the storage of each value in the backward pass: (n,).
+    """Returns an array (n,) of the storage of each value in the backward pass.
 
-    That is the position of its base if the forward pass saved it, and it stays `on_device`; n more if the backward pass
-    computed it anew, or copied it back. A view lives where its parent does.
+    It is the position of the base if the forward pass saved it and it stays `on_device`; plus n if the backward pass
+    recomputes it or copies it back. A view has the storage of its parent.
     """
     base = facts.graph.base
     place = np.where(on_device, base, base + len(facts))
@@ -120,10 +118,10 @@ def _written(facts: StorageFacts, order: Order, place: IntArray) -> BoolArray:
 
 
 def _ran(facts: StorageFacts, values: IntArray, at: IntArray, written: BoolArray) -> IntArray:
-    """Returns the step up to which what a value of this pass reads is needed: (n,).
+    """Returns an array (n,): the last step that needs the operands of each value of this pass.
 
-    That is the last step of its kernel: what is written by consumers that it is fused with, up to the
-    next call. What is in registers is part of the kernels of all its consumers, wherever they are.
+    It is the last step of the value's kernel, which includes the consumers with which it is fused, up to the next call.
+    A value in registers belongs to the kernels of all its consumers, wherever they are.
     """
     calls = np.full(len(facts), -1)
     calls[values] = facts.calls[values].cumsum()

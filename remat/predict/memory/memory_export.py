@@ -1,4 +1,4 @@
-"""Writes what a simulation of live bytes needs to know about a graph as plain numbers: "memory" of a problem's file.
+"""Exports what a simulation of live bytes needs to know about a graph: "memory" in the file of a problem.
 
     {"node": [...],                        the node of each value of the problem
      "turn": 512,
@@ -7,8 +7,8 @@
                "gradient": [...]},
      "uses": {"producer": [...], "consumer": [...], "fused": [...]}}
 
-Nodes are the values of the joint graph, those of the tangents' closure included, in its order. docs/benchmark.md says
-how the peak of a plan follows; `remat.predict.memory` says why.
+Nodes are the values of the joint graph in its order, with those of the tangents' closure. docs/benchmark.md defines the
+peak of a plan in these terms; `remat.predict.memory` explains it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remat.predict.memory.storages import StorageFacts
 
 
 def stated_memory(graph: Graph) -> dict[str, Any]:
-    """Returns the columns of a graph that decide what is alive when, whatever the plan."""
+    """Returns the columns of a graph from which the lifetimes under any plan follow."""
     facts, n = StorageFacts.of(graph), len(graph)
     owns = graph.base == np.arange(n)
     flags: dict[str, BoolArray] = {

@@ -1,6 +1,6 @@
-"""Draws live bytes over the steps of a training step, stacked by why they are alive. It imports matplotlib."""
+"""Draws live bytes over the steps of a training step, stacked by reason. It imports matplotlib."""
 
-# matplotlib ships partial types: what its methods take and return is often unknown to pyright.
+# matplotlib ships partial types, so pyright does not know the types of many methods.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from remat.words import human_bytes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Fill and legend of each reason; saved, offloaded and gradients are coloured as `remat.show` colours them.
+# Fill and legend of each reason, in the colours of `remat.show`.
 _COLOURS = {
     "output": ("#c9c9c9", "outputs: the caller holds them"),
     "saved": ("#ffa940", "saved for the backward pass"),
@@ -39,8 +39,8 @@ def draw(
     """Draws T > 0 steps, and writes the picture if there is a path: see `Timeline.show`.
 
     Args:
-        names: of the value that each step computes.
-        live_bytes: reason -> (T,) the bytes that it keeps alive during each step, from the bottom to the top.
+        names: the value that each step computes.
+        live_bytes: for each reason, the bytes (T,) that it keeps alive during each step; the first is at the bottom.
     """
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
@@ -60,7 +60,7 @@ def draw(
     return figure
 
 
-# A step is what happens between two positions on the axis, so that each reason is flat over it.
+# A step is the interval between two positions on the axis; the bytes are constant over it.
 def _stack(axes: Axes, steps: int, live_bytes: Mapping[str, IntArray], scale: int) -> None:
     edges = np.arange(steps + 1)
     below = np.zeros(steps)

@@ -1,4 +1,4 @@
-"""Finds which values each pass computes under a plan, and in which order: see `remat.predict.memory`."""
+"""Computes which values each pass computes under a plan, and in which order: see `remat.predict.memory`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from remat.predict.memory.storages import StorageFacts
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """Lists the steps of both passes."""
+    """Holds the steps of both passes."""
 
-    saved: BoolArray  # (n,) what is saved, and read by the backward pass
-    recomputed: BoolArray  # (n,) what the backward pass computes from outside the tangents' closure
-    # forward, backward: the values that each pass computes, in order.
+    saved: BoolArray  # (n,) values that are saved and read by the backward pass
+    recomputed: BoolArray  # (n,) values outside the tangents' closure that the backward pass computes
+    # (k,) the values that each pass computes, in order.
     forward: IntArray
     backward: IntArray
-    # forward_at, backward_at: (n,) the step, over both passes, that computes a value; -1 for none.
+    # (n,) the step, counted over both passes, that computes a value; -1 for none.
     forward_at: IntArray
     backward_at: IntArray
     # (n,) the position at which the backward pass first needs a value: n for its end, n + 1 for never.
@@ -29,7 +29,6 @@ class Order:
 
     @classmethod
     def of(cls, facts: StorageFacts, saved: BoolArray) -> Order:
-        """Finds the order that follows from what is saved, in time linear in the graph."""
         n = len(facts)
         asked_at = _asked_at(facts, saved)
         asked = asked_at <= n
@@ -37,7 +36,7 @@ class Order:
         recomputed = asked & ~saved & facts.computed & ~facts.tangents
         forward = np.flatnonzero(computed_by_forward(facts.graph, kept) & facts.computed)
         backward = np.flatnonzero(recomputed | facts.live)
-        # Past the turn in graph order; before it, where a value is asked for, and there in graph order.
+        # From the first reader of a tangent on: graph order. Earlier values: by the position that needs them first.
         when = np.where(facts.live[backward] | (backward >= facts.first_tangent_reader), backward, asked_at[backward])
         backward = backward[np.argsort(when * (n + 2) + backward)]
         forward_at, backward_at = np.full(n, -1), np.full(n, -1)
@@ -46,7 +45,7 @@ class Order:
         return cls(kept, recomputed, forward, backward, forward_at, backward_at, asked_at)
 
 
-# Values are in topological order, so one sweep from the last to the first meets all readers of a value before it.
+# Values are in topological order, so a sweep from the last to the first visits all readers of a value before it.
 def _asked_at(facts: StorageFacts, saved: BoolArray) -> IntArray:
     n, turn, arguments = len(facts), facts.first_tangent_reader, facts.arguments
     asked: list[int] = facts.first_use.tolist()
@@ -64,7 +63,11 @@ def _asked_at(facts: StorageFacts, saved: BoolArray) -> IntArray:
 
 
 def first_readers(graph: Graph, at: IntArray, never: int) -> IntArray:
-    """Finds when each value is read for the first time, if `at` says when each is computed, or -1: (n,)."""
+    """Returns an array (n,) of the step of each value's first reader; `never` without one.
+
+    Args:
+        at: (n,) the step at which each value is computed; -1 for values that are not computed.
+    """
     first = np.full(len(graph), never)
     reads = at[graph.consumers] >= 0
     np.minimum.at(first, graph.producers[reads], at[graph.consumers[reads]])

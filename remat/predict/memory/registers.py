@@ -1,13 +1,13 @@
-"""Says which values a compiler can keep in registers, whatever the plan, for the simulation of peaks.
+"""Decides which values a compiler can keep in registers, whatever the plan, for the simulation of peaks.
 
-Other questions about fusion have other answers, and docs/fusion.md compares them. `Graph.fusible` says what
-torch's partitioner takes for fusible: that decides which traffic it sees. TorchInductor, which makes the
-kernels, knows three things more that move peaks (read in, and compared with, torch 2.13):
+docs/fusion.md compares this with other questions about fusion. `Graph.fusible` is what torch's partitioner calls
+fusible, which decides which traffic it sees. TorchInductor, which generates the kernels, has three more rules that
+change peaks (source: torch 2.13, and comparisons with it):
 
-- Some operators that the partitioner's lists lack are index arithmetic, and are inlined (`LOWERED`).
-- It has no kernels for complex numbers, and calls eager's operators instead.
-- A sum of a matrix product and something else is one call of the library, `addmm`: the product by
-  itself is never in memory. So are the sums of a weight's gradients from several places.
+- Some operators that are missing in the partitioner's lists are index arithmetic, and are inlined (`LOWERED`).
+- Inductor has no kernels for complex numbers, and calls eager's operators instead.
+- A sum that includes a matrix product is one library call, `addmm`, so the product itself is never in memory. This
+  includes sums of a weight's gradients from several places.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOWERED = frozenset(
         "prims.rev",
     )
 )
-"""Operators that TorchInductor lowers to pointwise kernels, and torch's partitioner does not call fusible."""
+"""Operators that TorchInductor lowers to pointwise kernels although torch's partitioner does not call them fusible."""
 
 _SUM, _PRODUCT = "aten.add.Tensor", "aten.mm.default"
 
@@ -38,11 +38,11 @@ _SUM, _PRODUCT = "aten.add.Tensor", "aten.mm.default"
 def fusion(
     graph: Graph, producers: IntArray, readers: IntArray, fusible_uses: BoolArray
 ) -> tuple[BoolArray, BoolArray]:
-    """Returns (n,) values that can live in registers, and (m,) uses that can be fused.
+    """Returns the values that can be in registers (n,), and the uses that can be fused (m,).
 
     Args:
-        producers, readers: (m,) the uses of the graph, those of one reader in the order of its arguments.
-        fusible_uses: (m,) whether the graph calls them fusible.
+        producers, readers: (m,) the uses of the graph; those of one reader are in the order of its arguments.
+        fusible_uses: (m,) the uses that the graph calls fusible.
     """
     lowered = np.fromiter((op in LOWERED for op in graph.ops), np.bool_, len(graph))
     fallback = np.fromiter((dtype.startswith("complex") for dtype in graph.dtypes), np.bool_, len(graph))
@@ -59,13 +59,13 @@ def fusion(
     return fusible, uses | is_product[producers]
 
 
-# Products that are read once, by a sum of their shape; and these sums.
+# Returns products whose only reader is a sum of their shape, and these sums.
 def _added_products(graph: Graph, producers: IntArray, readers: IntArray) -> tuple[list[int], list[int]]:
     sums = np.fromiter((op == _SUM for op in graph.ops), np.bool_, len(graph))
     once = np.bincount(producers, minlength=len(graph)) == 1
-    found: dict[int, int] = {}
+    product_of: dict[int, int] = {}
     candidates = sums[readers] & once[producers]
     for u, v in zip(producers[candidates].tolist(), readers[candidates].tolist(), strict=True):
         if graph.ops[u] == _PRODUCT and graph.shapes[u] == graph.shapes[v]:
-            found[v] = u  # of two products, Inductor adds the second one to the first
-    return list(found.values()), list(found)
+            product_of[v] = u  # of two products, Inductor adds the second one to the first
+    return list(product_of.values()), list(product_of)

@@ -24,11 +24,11 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
     Args:
         graph: the joint graph.
         plan: a legal plan for it.
-        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+        holds_outputs: whether the caller holds the forward outputs until the end of the backward pass.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidOption: no graph, or no plan.
+        InvalidOption: the graph is no `Graph`, or the plan no `Plan`.
 
     >>> from remat import GraphBuilder
     >>> g = GraphBuilder()
@@ -49,11 +49,10 @@ def simulate(graph: Graph, plan: Plan, *, holds_outputs: bool = True) -> Timelin
 
 
 class Simulator:
-    """Simulates many plans of one graph, and reads what does not depend on the plan only once.
+    """Simulates many plans of one graph; what does not depend on the plan is computed once.
 
     Attributes:
-        graph: the joint graph.
-        holds_outputs: the caller keeps the outputs of the forward pass until the end of the backward.
+        holds_outputs: whether the caller holds the forward outputs until the end of the backward pass.
         facts: what does not depend on the plan.
     """
 
@@ -63,27 +62,27 @@ class Simulator:
         self.facts = StorageFacts.of(graph)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
-        """Returns the most bytes that are alive at once.
+        """Returns the peak of live bytes.
 
         Args:
-            saved: (n,) what is saved; what else the backward pass needs, it recomputes. Whether that is
-                legal is not asked (see `remat.check_plan`).
-            offloaded: (n,) which of it waits on the host; none, if left out.
+            saved: (n,) the saved values; the backward pass recomputes the others that it needs. Legality is not checked
+                (see `remat.check_plan`).
+            offloaded: (n,) the saved values that wait on the host; None means none.
 
         Raises:
-            InvalidPlan: not one flag a value, or a value of the tangents' closure is saved.
+            InvalidPlan: `saved` has not one flag per value, or a value in the tangents' closure is saved.
         """
         return int(self.alive(saved, offloaded)[1].max(initial=0))
 
     @collection_paused()
     def alive(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Order, IntArray]:
-        """Returns the steps of both passes, and the bytes that are alive during each; errors are those of `peak`."""
+        """Returns the steps of both passes, and the live bytes during each; errors are those of `peak`."""
         order = Order.of(self.facts, checked_mask(self.graph, saved))
         lives = Lifetimes.of(self.facts, order, self.holds_outputs, offloaded)
         return order, _during(lives, len(order.forward) + len(order.backward))
 
     def timeline(self, saved: BoolArray, offloaded: BoolArray | None = None) -> Timeline:
-        """Returns the whole timeline of a plan; errors are those of `peak`."""
+        """Returns the timeline of a plan; errors are those of `peak`."""
         order = Order.of(self.facts, checked_mask(self.graph, saved))
         lives = Lifetimes.of(self.facts, order, self.holds_outputs, offloaded)
         values: list[int] = np.concatenate([order.forward, order.backward]).tolist()
@@ -97,11 +96,11 @@ def timeline_of(
     forward_steps: int,
     copies: Mapping[int, str] = MappingProxyType({}),
 ) -> Timeline:
-    """Adds up the storages that are alive at each step.
+    """Returns the timeline of storages with known lifetimes.
 
     Args:
         values: the value that names each step.
-        copies: the steps that copy a value to the host or back, each with how they are called.
+        copies: for each step that copies a value to the host or back, the kind of the copy.
     """
     steps = len(values)
     during = _during(lives, steps)

@@ -1,4 +1,4 @@
-"""Holds the timeline of a plan, which a simulation of live bytes returns."""
+"""Defines the timeline of a plan, which a simulation of live bytes returns."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -19,28 +19,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Why: TypeAlias = Literal["output", "saved", "gradient", "offloaded", "transient"]
-"""Why a storage is alive; where several reasons hold, the first one here counts: saving an output is free."""
+"""Why a storage is alive. Of several reasons, the first one in this list counts: saving an output is free."""
 
 WHYS: tuple[Why, ...] = get_args(Why)
 
 _SHOWN = 8
 
-# Letters of a line that is indented by two: with the place of a value, it may become two lines.
+# Characters of a line that is indented by two; a longer line with the place of a value becomes two.
 _WIDTH = 78
 
 
 @dataclass(frozen=True)
 class LiveTensor:
-    """Describes a storage that is alive at some step.
+    """Represents a storage that is alive at some step.
 
     Attributes:
         name: the value that owns it; its views are alive with it.
-        bytes: its size.
-        why: "output": the caller holds it; "saved": kept for the backward pass; "gradient": returned
-            by the backward pass; "offloaded": it is going to wait on the host, or is back; "transient": something in
-            the same pass still reads it.
-        backward: it was allocated in the backward pass.
-        place: where the value comes from (`remat.Graph.places`).
+        why: "output": the caller holds it; "saved": kept for the backward pass; "gradient": returned by the backward
+            pass; "offloaded": not yet on the host, or back from it; "transient": a later step of the same pass reads
+            it.
+        backward: whether it was allocated in the backward pass.
+        place: the line of the model that computes the value (`remat.Graph.places`).
     """
 
     name: str
@@ -56,7 +55,7 @@ class LiveTensor:
 
 
 def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
-    """Writes a line for each of the first `most` tensors, and one for all others together."""
+    """Returns a line for each of the first `most` tensors, and one line for all others."""
     lines = [f"  {tensor}" for tensor in tensors[:most]]
     if rest := tensors[most:]:
         lines.append(f"  {human_bytes(sum(tensor.bytes for tensor in rest)):>10}  in {len(rest)} more")
@@ -67,20 +66,20 @@ def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
 class Timeline:
     """Holds live bytes over the T steps of a training step under one plan: see `remat.predict.memory` for the model.
 
-    A step computes one value: those of the forward pass first, in order, then those of the backward.
+    A step computes one value; those of the forward pass come first.
 
     Attributes:
-        names, ops: the value that each step computes, and its operator; or the value that a compiled step copies, and
-            "copied to the host" or "copied back"; with a stream of copies, which of these "begins" or "ends".
-        backward: (T,) the step belongs to the backward pass.
-        during_bytes: (T,) alive while the step runs, what it reads and what it writes included.
-        after_bytes: (T,) alive after the step, when all that is no longer needed is freed.
+        names, ops: the value that each step computes, and its operator. For a step that copies: the copied value, and
+            "copied to the host" or "copied back"; with a copy stream, which of these "begins" or "ends".
+        backward: (T,) whether the step belongs to the backward pass.
+        during_bytes: (T,) live bytes while the step runs, with its operands and results.
+        after_bytes: (T,) live bytes after the step, when all dead storages are freed.
         by_why: `during_bytes` by the reasons of `WHYS`; they add up to it.
-        saved_bytes: storages that cross from the forward to the backward pass.
-        at_forward_end: bytes alive between the two passes: what is saved, and what the caller holds.
-        peak_step: the first step with the most bytes alive; -1 if there are no steps.
+        saved_bytes: bytes of the storages that the forward pass saves for the backward pass.
+        at_forward_end: live bytes between the passes: saved values, and outputs that the caller holds.
+        peak_step: the first step with the most live bytes; -1 if there are no steps.
         peak_tensors: the storages that are alive during it, the largest first.
-        peak_place: where the value of that step comes from (`remat.Graph.places`).
+        peak_place: the line of the model that computes the value of that step (`remat.Graph.places`).
     """
 
     names: tuple[str, ...]
@@ -105,17 +104,17 @@ class Timeline:
 
     @property
     def forward_peak_bytes(self) -> int:
-        """Returns the most that are alive at once during the forward pass."""
+        """Returns the most bytes that are alive at once during the forward pass."""
         return int(self.during_bytes[~self.backward].max(initial=0))
 
     @property
     def backward_peak_bytes(self) -> int:
-        """Returns the most that are alive at once during the backward pass."""
+        """Returns the most bytes that are alive at once during the backward pass."""
         return int(self.during_bytes[self.backward].max(initial=0))
 
     @property
     def forward_steps(self) -> int:
-        """Returns how many steps the forward pass has."""
+        """Returns the number of steps of the forward pass."""
         return int((~self.backward).sum())
 
     def __repr__(self) -> str:
@@ -139,7 +138,7 @@ class Timeline:
         return "\n".join([*lines, *listed_tensors(self.peak_tensors, _SHOWN)])
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns a row for each step: name, op, backward, during_bytes, after_bytes, the bytes of each of `WHYS`."""
+        """Returns one row per step: name, op, backward, during_bytes, after_bytes, and the bytes by reason (`WHYS`)."""
         import pandas as pd
 
         columns = {"name": self.names, "op": self.ops, "backward": self.backward}
@@ -147,17 +146,17 @@ class Timeline:
         return pd.DataFrame({**columns, **bytes_, **{f"{why}_bytes": self.by_why[why] for why in WHYS}})
 
     def show(self, path: str | Path | None = None) -> Figure:
-        """Draws the bytes alive during each step, stacked by why; marks the peak and where the backward pass starts.
+        """Draws the live bytes of each step, stacked by reason; marks the peak and the start of the backward pass.
 
         Args:
-            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+            path: a file to write, in the format of its suffix: .svg, .png, .pdf.
 
         Returns:
             the figure; notebooks display it.
 
         Raises:
             NotInstalled: matplotlib is missing.
-            InvalidOption: matplotlib knows no format of that suffix.
+            InvalidOption: matplotlib has no format of that suffix.
             RematError: the timeline has no steps.
         """
         from remat.predict.memory.memory_picture import draw

@@ -1,23 +1,24 @@
-"""Simulates a training step that keeps values on the host: what its copies cost, and what the device holds meanwhile.
+"""Simulates a training step that offloads values to the host: the cost of the copies, and the device's memory.
 
-A kernel computes while two copy engines carry, one in each direction. The model:
+Kernels run on the device while two copy engines run, one in each direction. The model:
 
-**Compute.** The kernels are those of the step in which nothing runs twice, one after the other, each as long as the
-roofline model says (`remat.predict.time.modelled_time`); what a plan recomputes comes on top, each value for the
-estimator's price, right where the backward pass asks for it (`remat.predict.memory.order`). So the time of any plan
-without a host is one sum, which a minimum cut can minimize. How kernels fuse anew around a plan is not in it.
+**Compute.** The kernels are those of a step without recomputation. They run one after the other, each for the time of
+the roofline model (`remat.predict.time.modelled_time`). Each recomputed value adds its cost by the estimator, where the
+backward pass needs it (`remat.predict.memory.order`). So the time of a plan without offloading is a sum, which a
+minimum cut can minimize. The model ignores that kernels fuse differently under each plan.
 
-**Copies out** begin when the kernel has run that writes the value, in that order, one after the other. The forward pass
-is over when all kernels and all copies have run: only then is the device's memory free.
+**Copies to the host** begin when the kernel that writes the value has run, one copy after the other. The forward pass
+ends when all its kernels and copies have run: only then is the device's memory free.
 
-**Copies in** run one after the other, in the order in which the backward pass needs them. The first may begin with the
-backward pass, or, with a prefetch distance, so long before the kernel that needs it. A kernel waits for what it needs.
+**Copies back** run one after the other, in the order in which the backward pass needs them. The first one begins with
+the backward pass or, with a prefetch distance, that long before the kernel that needs it. A kernel waits for its
+operands.
 
-**Memory.** What is offloaded leaves the device when it is copied, and the last kernel of the forward pass has read it.
-It comes back when its copy begins, as late as delays nothing.
+**Memory.** An offloaded value leaves the device when it is copied and its last reader in the forward pass has run. It
+comes back when its copy begins, which is as late as possible without a delay.
 
-What a copy adds to the step is *exposed*, the rest of it is *hidden* behind kernels. Begin reading in `clock`, then
-`offload_timeline`. Contention for the device's memory, and for the host's, is not in the model.
+The *exposed* part of a copy lengthens the step; the *hidden* part runs while kernels run. Begin reading in `clock`,
+then `offload_timeline`. The model ignores contention for the memory of the device and the host.
 """
 
 from remat.predict.offloading.clock import StepClock

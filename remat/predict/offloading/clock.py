@@ -1,4 +1,4 @@
-"""Says how long each part of a training step takes on a device, whatever the plan: see `remat.predict.offloading`."""
+"""Models how long each part of a training step takes on a device, whatever the plan: see `remat.predict.offloading`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ from remat.proof.certify import check_plan
 
 @dataclass(frozen=True, eq=False)
 class StepClock:
-    """Holds the times of a step of n values on a device, in whole nanoseconds, whatever the plan.
+    """Holds the times of a step with n values on a device, in whole nanoseconds, whatever the plan.
 
     Attributes:
-        graph: the joint graph.
-        device: with a link to the host.
-        forward_ns, backward_ns: (n,) of each kernel, at the last value that it computes; the backward pass's at the
-            last one that depends on a gradient. 0 elsewhere.
-        again_ns: (n,) of computing a value once more, by the roofline model, or by an estimator (`priced`).
-        copy_ns: (n,) of copying the value's storage to the host, or back.
+        device: a device with a link to the host.
+        forward_ns, backward_ns: (n,) the times of the kernels. A kernel's time is the entry of the last value that the
+            kernel computes (in the backward pass: the last one that depends on a gradient). All other entries are 0.
+        again_ns: (n,) the time to recompute a value, by the roofline model or by an estimator (`priced`).
+        copy_ns: (n,) the time to copy the value's storage to the host, or back.
         written_ns: (n,) when the forward pass has written the value.
-        facts: what a simulation of memory knows about the graph.
+        facts: the facts about storages that do not depend on the plan.
     """
 
     graph: Graph
@@ -53,25 +52,25 @@ class StepClock:
         """Models the times of a graph on a device.
 
         Args:
-            graph: the joint graph; its kernels are predicted as those of a GPU.
+            graph: the joint graph; its kernels are predicted for a GPU.
             device: a known name, a file, "here", or a profile.
 
         Raises:
             InvalidOption: the device has no link to a host.
-            UnknownName: there is no such device.
+            UnknownName: no device has this name.
             Infeasible: the graph has no plan.
         """
         profile = linked(device)
-        found = kernels(graph, _plain_plan(checked_graph(graph)), backend="triton")
-        times = modelled_time(graph, found, profile).kernels
+        launches = kernels(graph, _plain_plan(checked_graph(graph)), backend="triton")
+        times = modelled_time(graph, launches, profile).kernels
         n, facts = len(graph), StorageFacts.of(graph)
         per_pass, written_at = np.zeros((2, n), np.int64), np.arange(n)
         always = (graph.region == Region.FORWARD) & facts.computed, facts.live  # whatever the plan
         carried = [0, 0]
-        for kernel, time in zip(found, times, strict=True):
+        for kernel, time in zip(launches, times, strict=True):
             which = int(kernel.backward)
             if which and kernel.values and (graph.region[list(kernel.values)] == Region.FORWARD).all():
-                continue  # it recomputes what the graph's annotations demand, which has its own price
+                continue  # a recomputation that annotations require: it is priced separately
             carried[which] += round(time.ns)
             if own := [v for v in kernel.values if always[which][v]]:  # a copy into another layout computes nothing
                 per_pass[which, own[-1]] += carried[which]
@@ -90,7 +89,7 @@ class StepClock:
         )
 
     def priced(self, recompute_cost: IntArray) -> StepClock:
-        """Returns the same step with an estimator's times of recomputation; inputs and constants take none.
+        """Returns the same step with the recompute times of an estimator; inputs and constants take none.
 
         Args:
             recompute_cost: (k,) `Problem.recompute_cost`, of the values that a plan decides about.
@@ -99,22 +98,21 @@ class StepClock:
 
     @property
     def forward_end_ns(self) -> int:
-        """Returns when the last kernel of the forward pass has run."""
+        """Returns the time when the last kernel of the forward pass has run."""
         return int(self.forward_ns.sum())
 
     @property
     def compute_ns(self) -> int:
-        """Returns the time of all kernels of both passes, if nothing runs twice and nothing is copied."""
         return self.forward_end_ns + int(self.backward_ns.sum())
 
 
 def copy_ns(graph: Graph, device: DeviceProfile) -> IntArray:
-    """Returns (n,) how long a copy of each value's storage takes, to the host or back, in whole nanoseconds."""
+    """Returns an array (n,): how long a copy of each value's storage takes in each direction, in whole nanoseconds."""
     ns = np.array(1e9 * graph.storage_bytes / device.host_bytes_per_s + device.host_latency_ns, np.float64)
     return whole_prices(f"copies between {device.name} and its host", ns)
 
 
-# If it is not legal to run nothing twice, the plan that saves the fewest bytes.
+# The plan without recomputation; if it is not legal, the plan that saves the fewest bytes.
 def _plain_plan(graph: Graph) -> Plan:
     plan = no_recompute_plan(graph)
     try:
@@ -125,7 +123,7 @@ def _plain_plan(graph: Graph) -> Plan:
 
 
 def linked(device: str | Path | DeviceProfile) -> DeviceProfile:
-    """Finds the profile of a device, which must have a host to copy to."""
+    """Returns the profile of a device, or raises `InvalidOption` if it has no link to a host."""
     profile = find_device(device)
     if not profile.host_bytes_per_s:
         raise InvalidOption(

@@ -1,6 +1,6 @@
-"""Draws compute and copies over a training step, and what the device holds meanwhile. It imports matplotlib."""
+"""Draws compute, copies and device memory over a training step. It imports matplotlib."""
 
-# matplotlib ships partial types: what its methods take and return is often unknown to pyright.
+# matplotlib ships partial types, so pyright does not know the types of many methods.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LANES = (("compute", "#a9cbe6"), ("copies out", "#ffa940"), ("copies in", "#f59
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 Spans: TypeAlias = tuple[IntArray, IntArray]
-"""When each of some pieces of work starts, and when it ends, in nanoseconds since the step began."""
+"""The start and the end of each piece of work, in nanoseconds since the step began."""
 
 
 def draw(
@@ -35,7 +35,7 @@ def draw(
 
     Args:
         spans: of compute, of the copies to the host, and of the copies back.
-        device_bytes: what the device holds during each piece of compute.
+        device_bytes: the bytes on the device during each piece of compute.
     """
     figure = Picture(figsize=(8.0, 4.2), layout="constrained")
     lanes, memory = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.5])
@@ -60,7 +60,7 @@ def draw(
     return figure
 
 
-# Spans that touch are drawn as one; as (start, length) in milliseconds.
+# Merges spans that touch; returns (start, length) in milliseconds.
 def _joined(start: IntArray, end: IntArray) -> list[tuple[float, float]]:
     took = end > start
     start, end = start[took], end[took]

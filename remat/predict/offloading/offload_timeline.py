@@ -1,4 +1,4 @@
-"""Simulates kernels and copies side by side, over both passes: see `remat.predict.offloading` for the model."""
+"""Simulates kernels and concurrent copies over both passes: see `remat.predict.offloading` for the model."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """Lists the k copies of one direction, in the order in which they run.
+    """Holds the k copies of one direction, in execution order.
 
     Attributes:
-        values: (k,) positions in the graph of what is copied.
-        start_ns, end_ns: (k,) from when to when, since the step began.
+        values: (k,) positions in the graph of the copied values.
+        start_ns, end_ns: (k,) times since the step began.
     """
 
     values: IntArray
@@ -44,21 +44,20 @@ class Copies:
 
 @dataclass(frozen=True, eq=False)
 class OffloadTimeline:
-    """Holds a training step under a plan that offloads: T steps of compute, and copies beside them.
+    """Represents a training step under a plan that offloads: T steps of compute, and concurrent copies.
 
     Attributes:
         names: the value that each step computes.
-        backward: (T,) the step belongs to the backward pass.
-        start_ns, end_ns: (T,) from when to when it runs, since the training step began; values of one kernel run at
-            once, with the last of them.
-        device_bytes: (T,) alive on the device while the step runs, what it reads and writes included; inputs and
-            parameters are not counted (`remat.predict.memory`).
+        backward: (T,) whether the step belongs to the backward pass.
+        start_ns, end_ns: (T,) when it runs, since the training step began; values of one kernel run at the same time.
+        device_bytes: (T,) live bytes on the device while the step runs, with its operands and results, without inputs
+            and parameters (`remat.predict.memory`).
         out, back: the copies to the host, and those back.
-        saved_bytes, host_bytes: kept on the device, and on the host, between the two passes.
-        forward_ns: when the forward pass is over, its copies included.
-        ns: when all is over.
-        recomputed_ns: compute that the plan adds.
-        exposed_ns: what the copies add to the compute.
+        saved_bytes, host_bytes: bytes kept on the device, and on the host, between the passes.
+        forward_ns: the end of the forward pass with its copies.
+        ns: the end of the step.
+        recomputed_ns: the time that recomputation adds.
+        exposed_ns: the time that copies add.
     """
 
     names: tuple[str, ...]
@@ -87,7 +86,7 @@ class OffloadTimeline:
 
     @property
     def added_ns(self) -> int:
-        """Returns the time that the plan adds to a step in which nothing runs twice and nothing is copied."""
+        """Returns the time that the plan adds to a step without recomputation and copies."""
         return self.recomputed_ns + self.exposed_ns
 
     @property
@@ -105,21 +104,21 @@ class OffloadTimeline:
         )
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns a row for each step of compute: name, backward, start_ns, end_ns, device_bytes."""
+        """Returns one row per step of compute: name, backward, start_ns, end_ns, device_bytes."""
         import pandas as pd
 
         columns = ("backward", "start_ns", "end_ns", "device_bytes")
         return pd.DataFrame({"name": self.names, **{column: getattr(self, column) for column in columns}})
 
     def show(self, path: str | Path | None = None) -> Figure:
-        """Draws compute, copies out and copies in over time, and what the device holds.
+        """Draws compute, copies out and copies in over time, and the bytes on the device.
 
         Args:
-            path: writes the picture there, in the format of the suffix: .svg, .png, .pdf.
+            path: a file to write, in the format of its suffix: .svg, .png, .pdf.
 
         Raises:
             NotInstalled: matplotlib is missing.
-            InvalidOption: matplotlib knows no format of that suffix.
+            InvalidOption: matplotlib has no format of that suffix.
         """
         from remat.predict.offloading.offload_picture import draw
 
@@ -131,19 +130,19 @@ class OffloadTimeline:
 def offload_timeline(
     graph: Graph, plan: Plan, device: str | Path | DeviceProfile, *, prefetch_ns: int | None = None
 ) -> OffloadTimeline:
-    """Simulates a training step under a plan that keeps values on the host, on one device.
+    """Simulates a training step on one device under a plan that offloads values to the host.
 
     Args:
         graph: the joint graph.
         plan: a legal plan for it; it may offload.
         device: a known name such as "h100", a file, "here", or a profile; with a link to the host.
-        prefetch_ns: how long before a kernel the copies that it needs may begin, by the compute between, in whole
-            kernels: they begin with one. None for the whole backward pass.
+        prefetch_ns: how long before a kernel the copies that it needs may begin, in nanoseconds of compute, rounded to
+            whole kernels. None means the whole backward pass.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
-        InvalidOption: the device has no link to a host; or the prefetch distance is no whole number from 0 on.
-        UnknownName: there is no such device.
+        InvalidOption: the device has no link to a host, or `prefetch_ns` is no whole number from 0 on.
+        UnknownName: no device has this name.
     """
     if prefetch_ns is not None and (not is_whole(prefetch_ns) or prefetch_ns < 0):
         raise InvalidOption(
@@ -153,25 +152,23 @@ def offload_timeline(
 
 
 def simulated(clock: StepClock, plan: Plan, prefetch_ns: int | None = None) -> OffloadTimeline:
-    """Simulates one plan of a graph whose times are known: see `offload_timeline`."""
     choice = legal_choice(clock.graph, plan)
     return Simulated.of(clock, choice.saved, choice.offloaded, prefetch_ns).timeline
 
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
-    """Holds a timeline, and what delayed it most.
+    """Represents a timeline, and the copies that delay it most.
 
-    No plan takes less time than the delays that these two name, wherever they come from
-    (`remat.improve.offload_search`).
+    The last two fields give lower bounds on the time of every plan (`remat.improve.offload_search`).
     """
 
-    timeline: OffloadTimeline  # the result
-    # the copies of all that is written from this time on have to run after it, and the forward pass ends with the last
-    # of them; None if it ends with its last kernel.
+    timeline: OffloadTimeline
+    # the copies of all values that are written from this time on run after it, and the last one ends the forward pass;
+    # None if a kernel ends it.
     late_out_ns: int | None
-    # the copies of all that the backward pass needs up to this position of the graph have to run before its compute
-    # from there on; None if no copy delays the end of the step.
+    # the copies of all values that the backward pass needs up to this position of the graph run before the compute from
+    # there on; None if no copy delays the end of the step.
     late_in_at: int | None
 
     @classmethod
@@ -179,8 +176,8 @@ class Simulated:
         """Simulates a plan.
 
         Args:
-            saved: (n,) what is saved, on the device or the host.
-            offloaded: (n,) what of it is on the host.
+            saved: (n,) the saved values, on the device or the host.
+            offloaded: (n,) those on the host.
         """
         graph, facts = clock.graph, clock.facts
         order = Order.of(facts, saved)
@@ -221,7 +218,7 @@ class Simulated:
         )
 
 
-# Copies run one after the other, each when its value is written or later.
+# Copies run one after the other, none before its value is written.
 def _copies_out(clock: StepClock, values: IntArray) -> Copies:
     order = values[np.lexsort((values, clock.written_ns[values]))]
     took, ready = clock.copy_ns[order], clock.written_ns[order]
@@ -232,28 +229,26 @@ def _copies_out(clock: StepClock, values: IntArray) -> Copies:
 
 @dataclass(frozen=True, eq=False)
 class _Reload:
-    """Holds the steps of the backward pass, which wait for copies."""
-
     order: IntArray
-    # start_ns, end_ns: (k,) of each copy, as late as delays nothing.
+    # (k,) times of each copy, as late as possible without a delay.
     start_ns: IntArray
     end_ns: IntArray
-    step_ns: IntArray  # (T + 1,) when each step begins; and when all is over
-    latest: int | None  # the step whose wait counts to the end; None if none does
+    step_ns: IntArray  # (T + 1,) the start of each step of the backward pass, and the end
+    latest: int | None  # the step whose wait delays the end; None if no wait does
 
     @classmethod
     def of(cls, took: IntArray, needed: IntArray, copy_ns: IntArray, prefetch_ns: int | None) -> _Reload:
         order = np.argsort(needed, kind="stable")
-        before = np.append(0, took.cumsum())  # the end is a step, too
-        waits: list[int] = []  # steps that wait, and how late everything is from there on
+        before = np.append(0, took.cumsum())  # the end counts as a step
+        waits: list[int] = []  # steps that wait, and the delay of all later steps
         late: list[int] = []
         end = 0
         for i in order.tolist():
             step, issued = int(needed[i]), 0
             if prefetch_ns is not None:
                 at = int((before < before[step] - prefetch_ns).sum())
-                known = bisect_right(waits, at)
-                issued = int(before[at]) + (late[known - 1] if known else 0)
+                earlier = bisect_right(waits, at)
+                issued = int(before[at]) + (late[earlier - 1] if earlier else 0)
             end = max(end, issued) + int(copy_ns[i])
             delay = end - int(before[step])
             if delay > (late[-1] if late else 0):
@@ -271,7 +266,7 @@ class _Reload:
         return cls(order, ends - copy_ns[order], ends, step_ns, waits[-1] if waits else None)
 
 
-# A storage is there until it is copied away, and from when its copy back begins.
+# A storage is on the device until its copy to the host ends, and again from the begin of its copy back.
 def _device_bytes(
     graph: Graph, lives: Lifetimes, out: Copies, back: Copies, start: IntArray, end: IntArray
 ) -> IntArray:
@@ -281,7 +276,7 @@ def _device_bytes(
     rows[lives.base + n * lives.backward] = np.arange(len(first))
     before, after = rows[out.values], rows[back.values + n]
     last[before] = np.maximum(last[before], np.searchsorted(start, out.end_ns, side="left") - 1)
-    there = after >= 0  # not what comes back when all has run
+    there = after >= 0  # without copies back after the last step
     returns = np.searchsorted(end, back.start_ns[there], side="right")
     first[after[there]] = np.minimum(first[after[there]], returns)
     return alive_bytes(first, last, lives.size, len(start))

@@ -1,10 +1,9 @@
-"""Predicts how long each value of a graph takes to compute again: the built-in estimators, one a file.
+"""Predicts how long each value of a graph takes to recompute: the built-in estimators, one per file.
 
-`flops`, `roofline` and `profile` are estimators and are registered as a stranger's would be; import them from here,
-or by name through the registry. `modelled_time` asks another question: how long all kernels of a step take, as far as
-a roofline says. What they share is `work` (what each operator computes and moves), `device` and
-`known_devices` (what a device can do) and `timings` (a cache of measured times). Nothing here imports `memory` or
-`kernels`, its neighbours. Begin reading in `roofline`, the default.
+`flops`, `roofline` and `profile` are estimators, registered like those of other packages. Begin reading in `roofline`,
+the default. `modelled_time` answers another question: how long all kernels of a step take in the roofline model. They
+share `work` (what each operator computes and moves), `device` and `known_devices` (what a device can do) and `timings`
+(a cache of measured times). This package imports neither `memory` nor `kernels`.
 """
 
 from remat.predict.time.device import DeviceProfile

@@ -1,7 +1,6 @@
-"""Holds what a device can do at most: its limits of arithmetic and memory traffic, and the least time of a kernel.
+"""Defines the profile of a device: its ceilings of arithmetic and memory traffic, and the least time of a kernel.
 
-`remat device` measures the device at hand and writes a file with its profile; `known_devices` has the profiles of a
-few others, from their vendors' data sheets.
+`remat device` measures this machine's device and writes its profile; `known_devices` has profiles from data sheets.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ class DeviceProfile:
     """Holds the ceilings of a device, in the sense of the roofline model (Williams, Waterman, Patterson 2009).
 
     Attributes:
-        name: of the device, for people.
-        flops_per_s: floating-point operations a second of matrix products, by element type, dense (not
-            "with sparsity"); tensor cores where PyTorch uses them by default. "float32" must be there:
-            it stands for types that are not, and for all that is not a matrix product.
-        bytes_per_s: memory traffic, reads and writes together.
-        launch_ns: the least that one kernel of its own costs, however small.
-        source: where the figures are from.
-        flops_fraction, bytes_fraction: how much of the two ceilings large, well-shaped kernels reach;
-            1 where the ceilings were measured rather than promised.
-        host_bytes_per_s: what copies between the device and pinned memory of the host reach, in each of the two
-            directions, while the other one is as busy; 0 where there is no host to copy to, as on a CPU.
-        host_latency_ns: the least that one copy takes, however small.
+        name: a name for people.
+        flops_per_s: floating-point operations per second of dense matrix products, by element type, with tensor cores
+            where PyTorch uses them by default. "float32" is required: it also counts for other types and other
+            operators.
+        bytes_per_s: memory traffic, reads plus writes.
+        launch_ns: the least time of a kernel, however small.
+        source: where the figures come from.
+        flops_fraction, bytes_fraction: the share of the two ceilings that large, well-shaped kernels reach; 1 for
+            measured ceilings.
+        host_bytes_per_s: the rate of copies between the device and pinned host memory in each direction, while the
+            other direction is busy, too; 0 without a host, as on a CPU.
+        host_latency_ns: the least time of a copy, however small.
 
     Raises:
         InvalidOption: a figure is missing, not positive or not finite.
@@ -77,16 +76,14 @@ class DeviceProfile:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 
     def reached_flops_per_s(self, dtype: str) -> float:
-        """Returns the rate of matrix products of an element type; "float32" stands for types that are not listed."""
+        """Returns the rate of matrix products of an element type; types that are not listed have that of "float32"."""
         return self.flops_fraction * self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     @property
     def reached_bytes_per_s(self) -> float:
-        """Returns the bytes a second that large copies reach."""
         return self.bytes_fraction * self.bytes_per_s
 
     def save(self, path: str | Path) -> None:
-        """Writes the profile as JSON."""
         document = {"format": FORMAT, "version": VERSION, **asdict(self)}
         write_document(document, checked_path(path), indent=1)
 
@@ -95,20 +92,22 @@ class DeviceProfile:
         """Reads a file that `save` wrote, or that was written by hand.
 
         Raises:
-            InvalidOption: not such a file, of a newer version, or with a figure that makes no sense.
+            InvalidOption: the file is no device profile, has a newer version, or has an impossible figure.
         """
         what, remedy = "a device profile", "`remat device -o` writes one"
         figures = read_document(checked_path(path), FORMAT, InvalidOption, file_kind=what, remedy=remedy)
         if figures.get("version") != VERSION:
             raise InvalidOption(f"{path}: version {figures.get('version')!r}, but this remat reads {VERSION}")
-        known, given = {option.name for option in fields(cls)}, set(figures) - {"format", "version"}
-        if given - known:
-            raise InvalidOption(f"{path}: unknown entry {min(given - known)!r}; there are: {', '.join(sorted(known))}")
-        missing = {"name", "flops_per_s", "bytes_per_s", "launch_ns", "source"} - given
+        labels, entries = {option.name for option in fields(cls)}, set(figures) - {"format", "version"}
+        if entries - labels:
+            raise InvalidOption(
+                f"{path}: unknown entry {min(entries - labels)!r}; there are: {', '.join(sorted(labels))}"
+            )
+        missing = {"name", "flops_per_s", "bytes_per_s", "launch_ns", "source"} - entries
         if missing:
             raise InvalidOption(f"{path}: {min(missing)!r} is missing")
         try:
-            return cls(**{label: figures[label] for label in given})
+            return cls(**{label: figures[label] for label in entries})
         except InvalidOption as error:
             raise InvalidOption(f"{path}: {error}") from None
 
@@ -120,7 +119,7 @@ def require_kind(kind: object) -> None:
 
 
 def measured_file(kind: str) -> Path:
-    """Returns the file in which `remat device` keeps what it measured of this machine's "cpu" or "cuda" device."""
+    """Returns the file in which `remat device` stores the profile of this machine's "cpu" or "cuda" device."""
     return cache_folder() / f"device-{kind}.json"
 
 
@@ -133,7 +132,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remat"
 
 
-# JSON can hold Python's own numbers only.
+# NumPy's numbers become Python's, because JSON has no others.
 def _positive(label: str, figure: object, or_zero: bool = False) -> int | float:
     number: object = figure.tolist() if isinstance(figure, (np.integer, np.floating)) else figure
     not_zero = number != 0 or or_zero

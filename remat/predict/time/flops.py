@@ -1,4 +1,4 @@
-"""Estimates recompute time by arithmetic alone, without any figure of a device."""
+"""Estimates recompute time by arithmetic alone, without figures of a device."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from remat.problem.estimator import Estimator
 
 @dataclass(frozen=True)
 class Flops(Estimator):
-    """Prices each operator by its floating-point operations; memory traffic costs nothing.
+    """The recompute cost of an operator is its floating-point operations; memory traffic costs nothing.
 
-    Matrix products, convolutions and attention count by torch's formulas; any other operator counts one operation
-    an element, which is next to nothing beside a product. PyTorch's partitioner, with "flops", counts by the same
-    formulas, and 1 for an operator without one.
+    Matrix products, convolutions and attention count by torch's formulas. Any other operator counts one operation per
+    element, which is negligible beside a product. PyTorch's partitioner with "flops" uses the same formulas, and 1 for
+    operators without a formula.
     """
 
     name: ClassVar[str] = "flops"
     unit: ClassVar[str] = "flops"
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Returns `Graph.flops`, but 0 for what needs no kernel: (n,)."""
+        """Returns `Graph.flops` (n,), and 0 for values without a kernel."""
         return whole_prices("flops", Work.of(graph).flops)

@@ -1,9 +1,10 @@
-"""Finds a device by its name, and lists those that have one: their vendors' figures, dense, and what kernels reach.
+"""Finds a device by name; lists the named devices with their vendors' dense figures and the fractions that kernels
+reach.
 
-The fractions, and the least times of a kernel and of a copy to the host, stand in no data sheet. They are round
-figures: about 70 % of the arithmetic that is promised for matrix products with tensor cores, about 90 % of the memory
-bandwidth for large copies, about 80 % of the link to the host, a few microseconds until a kernel that PyTorch launches
-has run, and ten until a copy has. `remat device` measures all of them on the device at hand.
+The fractions, and the least times of a kernel and of a copy to the host, are in no data sheet. They are round figures:
+about 70 % of the arithmetic of matrix products with tensor cores, 90 % of the memory bandwidth for large copies, 80 %
+of the link to the host, a few microseconds for a kernel that PyTorch launches, and ten for a copy. `remat device`
+measures all of them on this machine's device.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from remat.words import near
 
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
 
-# Bytes a second that 16 lanes carry in each direction.
+# Bytes per second of 16 lanes in each direction.
 _PCIE_4, _PCIE_5 = 32e9, 64e9
 
 
@@ -36,7 +37,7 @@ def _gpu(
     )
 
 
-# FP32 without TF32, which PyTorch turns on only when told to.
+# FP32 without TF32, which PyTorch does not use by default.
 _HOPPER = {
     "float64": 67e12,
     "float32": 67e12,
@@ -77,24 +78,24 @@ KNOWN: dict[str, DeviceProfile] = {
         bytes_fraction=0.7,
     ),
 }
-"""The profiles that are known by name."""
+"""The device profiles by name."""
 
 ALIASES = {"a100": "a100-80gb"}
 
 HERE = "here"
-"""The name of what `remat device` measured on this machine: of its accelerator, if that was measured, too."""
+"""The name of the profile that `remat device` measured on this machine: of the accelerator, if it was measured."""
 
 
 def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     """Returns the profile of a device.
 
     Args:
-        device: a profile, which is returned as it is; a known name; a file that `remat device` wrote; or "here",
-            for what `remat device` measured on this machine.
+        device: a profile, which is returned as it is; a known name; a file that `remat device` wrote; or "here", for
+            the measured profile of this machine.
 
     Raises:
-        UnknownName: no device is known by this name, and there is no such file.
-        InvalidOption: nothing has been measured here, or the file is no profile.
+        UnknownName: no device has this name, and there is no such file.
+        InvalidOption: this machine has not been measured, or the file is no profile.
     """
     if isinstance(device, DeviceProfile):
         return device
@@ -108,13 +109,13 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     path = Path(device).expanduser()
     if path.is_file() or path.suffix == ".json":
         return DeviceProfile.load(path)
-    known = [*KNOWN, *ALIASES, HERE]
-    hint = near(name, known) or ";"
-    raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(known)}")
+    names = [*KNOWN, *ALIASES, HERE]
+    hint = near(name, names) or ";"
+    raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(names)}")
 
 
 def device_called(gpu: str) -> DeviceProfile | None:
-    """Returns the profile of a GPU by the name that its driver gives it; None if no profile is known.
+    """Returns the profile of a GPU by the name from its driver; None if there is none.
 
     >>> device_called("NVIDIA A100-SXM4-40GB") is KNOWN["a100-40gb"], device_called("Tesla T4")
     (True, None)
@@ -124,26 +125,26 @@ def device_called(gpu: str) -> DeviceProfile | None:
 
 
 def backend_of(device: str) -> str:
-    """Returns the backend with which TorchInductor makes kernels for a device: "cpu" or "triton".
+    """Returns the backend of TorchInductor that generates kernels for a device: "cpu" or "triton".
 
     Args:
         device: a known name, or "cuda" for any GPU.
 
     Raises:
-        InvalidOption: it is no name.
-        UnknownName: no device is known by this name.
+        InvalidOption: `device` is no text.
+        UnknownName: no device has this name.
     """
     if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped
         raise InvalidOption(f"device must be the name of one, such as 'cpu' or 'a100', got {device!r}")
     name = ALIASES.get(device.lower(), device.lower())
     if name != "cuda" and name not in KNOWN:
-        known = ["cuda", *KNOWN, *ALIASES]
-        raise UnknownName(f"no device is named {device!r}{near(name, known) or ';'} there are: {', '.join(known)}")
+        names = ["cuda", *KNOWN, *ALIASES]
+        raise UnknownName(f"no device is named {device!r}{near(name, names) or ';'} there are: {', '.join(names)}")
     return "cpu" if name == "cpu" else "triton"
 
 
+# The accelerator's profile comes first: a machine that has an accelerator trains on it.
 def _measured_here() -> DeviceProfile:
-    """Reads what was measured, of the accelerator first: a machine that has one trains on it."""
     for kind in ("cuda", "cpu"):
         if measured_file(kind).is_file():
             return DeviceProfile.load(measured_file(kind))

@@ -1,4 +1,4 @@
-"""Models how long the kernels of a training step take on a device: a figure to compare plans by, never measured."""
+"""Models how long the kernels of a training step take on a device: a figure to compare plans, not a measurement."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from remat.predict.time.roofline import DEFAULT_DEVICE, flops_per_s
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, and a launch."""
+    """Holds the modelled time of one kernel: the longer of its memory traffic and its arithmetic, plus a launch."""
 
-    backward: bool  # it runs in the backward pass
-    memory_ns: float  # its bytes at the bandwidth that large copies reach
-    compute_ns: float  # its floating-point operations at the rate that matrix products of their type reach
-    launch_ns: float  # the least that any kernel costs
+    backward: bool
+    memory_ns: float  # its bytes at the bandwidth of large copies
+    compute_ns: float  # its floating-point operations at the rate of matrix products of their type
+    launch_ns: float  # the least time of any kernel
 
     @property
     def ns(self) -> float:
-        """Returns the time of the kernel, its launch included."""
         return max(self.memory_ns, self.compute_ns) + self.launch_ns
 
 
 @dataclass(frozen=True)
 class ModelledTime:
-    """Holds the modelled time of a step: a model by rooflines, not a measurement.
+    """Holds the modelled time of a step: a roofline model, not a measurement.
 
     Attributes:
-        device: its name.
-        kernels: the time of each, in the order in which they were given.
+        kernels: the time of each kernel, in the order of the argument.
     """
 
     device: str
@@ -54,7 +52,6 @@ class ModelledTime:
 
     @property
     def ns(self) -> float:
-        """Returns the time of both passes."""
         return self.forward_ns + self.backward_ns
 
     def __str__(self) -> str:
@@ -67,17 +64,17 @@ class ModelledTime:
 def modelled_time(
     graph: Graph, kernels: Iterable[Kernel], device: str | Path | DeviceProfile = DEFAULT_DEVICE
 ) -> ModelledTime:
-    """Models the time of a step from its kernels, one after the other, by the roofline model.
+    """Models the time of a step as the sum of its kernels' times in the roofline model.
 
-    A kernel takes the longer of its bytes at the reached bandwidth and its arithmetic at the reached rate; and a
-    launch, as if the host never ran ahead of the device. Arithmetic is `Graph.flops` of the values that a kernel
-    computes, each at the rate of its type. What caches hold, how well a kernel fills the device, clock rates, and
-    what the host does between kernels are not in it: ratios of plans of one graph mean more than times.
+    A kernel takes the longer of two times, its bytes at the reached bandwidth and its arithmetic at the reached rate,
+    plus a launch, as if the host never ran ahead of the device. Its arithmetic is `Graph.flops` of the values that it
+    computes, each at the rate of its type. The model ignores caches, how well a kernel fills the device, clock rates,
+    and the host's work between kernels: ratios between plans of one graph mean more than times.
 
     Args:
         graph: the joint graph.
-        kernels: of both passes: `predict_traffic(graph, plan).kernels`, for one.
-        device: as of `remat.predict.time.Roofline`: a known name, a file, "here", or a profile.
+        kernels: the kernels of both passes, such as `predict_traffic(graph, plan).kernels`.
+        device: as for `remat.predict.time.Roofline`: a known name, a file, "here", or a profile.
 
     Raises:
         InvalidOption, UnknownName: there is no such device.
@@ -95,14 +92,13 @@ def modelled_time(
 
 
 class KernelClock:
-    """Models the times of kernels of one graph on one device: see `modelled_time`, whose arguments these are."""
+    """Models the times of kernels of one graph on one device: see `modelled_time` for the arguments."""
 
     def __init__(self, graph: Graph, device: str | Path | DeviceProfile = DEFAULT_DEVICE) -> None:
         self.device = find_device(device)
         self._compute_ns = 1e9 * checked_graph(graph).flops / flops_per_s(graph, self.device)
 
     def time(self, kernels: Iterable[Kernel]) -> ModelledTime:
-        """Models the time of each kernel."""
         return ModelledTime(self.device.name, tuple(map(self._kernel_time, kernels)))
 
     def _kernel_time(self, kernel: Kernel) -> KernelTime:

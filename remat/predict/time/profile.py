@@ -1,4 +1,4 @@
-"""Estimates recompute time by times that are measured on the device at hand."""
+"""Estimates recompute time by measurements on this machine's device."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from remat.predict.time.timings import call_keys, read_timings, timings_file, wr
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
 
-# Operators that the warning names.
+# The most operators that the warning names.
 _SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Profile(Estimator):
-    """Prices each operator by the time that it takes alone on this machine, with cold caches.
+    """The recompute cost of an operator is its measured time on this machine, alone and with cold caches.
 
-    Values that fuse are not timed: alone they would cost a kernel, but in the backward pass they join one
-    that is there anyway. They cost what `Roofline` says, under the measured ceilings of the same device. So do
-    operators that cannot be timed here, with a warning that names them; and operators that must not run
-    twice, which are never run here either.
+    Values that fuse are not timed: alone they would cost a kernel, but in the backward pass they join an existing one.
+    Their cost is `Roofline`'s, with the measured ceilings of the same device. The same holds for operators that cannot
+    be timed here (a warning names them), and for operators that must not run twice, which are never run here.
 
-    Arguments are made up (`remat.pytorch.read.sample_call`): contiguous, with random contents. Times are kept in a
-    file, so that only calls that no graph had before are timed.
+    The timed calls get contiguous tensors with random contents (`remat.pytorch.read.sample_call`). Times are kept in a
+    file, so only calls that no earlier graph had are timed.
 
     Attributes:
         device: "cpu", "cuda", or None for CUDA where there is any.
-        cache: file of the times; None for one a device and version of torch, in the user's cache folder.
-        ceilings: as `Roofline.device`; None for what `remat device` measured of this device, or measures now.
+        cache: the file of the times; None for one per device and version of torch, in the user's cache folder.
+        ceilings: as `Roofline.device`; None for the profile that `remat device` measured of this device, or measures
+            now.
     """
 
     name: ClassVar[str] = "profile"
@@ -58,7 +58,7 @@ class Profile(Estimator):
             find_device(self.ceilings)
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Measures the nanoseconds of each value on this machine's device: (n,).
+        """Measures the nanoseconds (n,) of each value on this machine's device.
 
         Raises:
             NotInstalled: torch is missing.
@@ -73,11 +73,10 @@ class Profile(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the measured limits of this device; measures them on the first call."""
         return self._roofline().device
 
     def data(self) -> str:
-        """Returns the ceilings alone: compilations add to the measured times, and new measurements differ by noise."""
+        """Returns the ceilings without the measured times, which differ by noise and grow with each graph."""
         return self._roofline().data()
 
     def _roofline(self) -> Roofline:
@@ -85,24 +84,24 @@ class Profile(Estimator):
 
         return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
 
-    def _times(self, graph: Graph, wanted: BoolArray) -> dict[int, int]:
+    def _times(self, graph: Graph, timed: BoolArray) -> dict[int, int]:
         from remat.pytorch.measure.profiling import time_values
         from remat.pytorch.measure.timing import Stopwatch, device_label, device_of
 
-        values: list[int] = np.flatnonzero(wanted).tolist()
+        values: list[int] = np.flatnonzero(timed).tolist()
         keys = call_keys(graph, values)
         device = device_of(self.device)
         label = device_label(device)
         file = timings_file(label) if self.cache is None else Path(self.cache).expanduser()
-        known = read_timings(file, label)
-        unknown = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
-        if unknown:
-            found, failures = time_values(graph, unknown, device, Stopwatch(device).median_ns)
-            known |= found
-            write_timings(file, label, known)
+        cached = read_timings(file, label)
+        missing = {key: value for key, value in zip(keys, values, strict=True) if key not in cached}
+        if missing:
+            measured, failures = time_values(graph, missing, device, Stopwatch(device).median_ns)
+            cached |= measured
+            write_timings(file, label, cached)
             if failures:
-                _warn(graph, unknown, failures)
-        return {value: known[key] for key, value in zip(keys, values, strict=True) if key in known}
+                _warn(graph, missing, failures)
+        return {value: cached[key] for key, value in zip(keys, values, strict=True) if key in cached}
 
 
 def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]) -> None:

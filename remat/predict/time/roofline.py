@@ -1,4 +1,4 @@
-"""Estimates recompute time by flops and bytes, against the ceilings of a device."""
+"""Estimates recompute time by flops and bytes, with the ceilings of a device."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
 
 DEFAULT_DEVICE = "a100"
-"""A constant, never the machine at hand: the same call gives the same answer everywhere."""
+"""A constant, not this machine's device, so that a call gives the same answer everywhere."""
 
 
 @dataclass(frozen=True)
 class Roofline(Estimator):
-    """Prices by the roofline model: an operator takes the longer of its arithmetic and its memory traffic.
+    """The recompute cost of an operator is its time in the roofline model: the longer of arithmetic and memory traffic.
 
-    A value that fuses joins a kernel of the backward pass. It pays for reading what does not fuse with it
-    (or for its arithmetic, where that takes longer), but for no launch and no write; reads that the kernel
-    would do anyway, or that two recomputed values share, are not known here and count in full. Any other
-    value is a kernel of its own: all its arguments, each storage once, its result, and one launch.
-
-    Matrix products and the like run at the ceiling of their element type, everything else at that of
-    float32 (float64 at its own), since compilers compute halves in float32.
+    A value that fuses joins a kernel of the backward pass. It costs the reads of operands that do not fuse with it (or
+    its arithmetic, if that takes longer), but no launch and no write. Reads that the kernel makes anyway, or that two
+    recomputed values share, count in full, because the estimator does not know them. Any other value is a separate
+    kernel: it costs its operands, each storage once, its result, and one launch. Matrix products, convolutions and
+    attention run at the ceiling of their element type, all other operators at that of float32 (float64 at its own),
+    because compilers compute halves in float32.
 
     Attributes:
-        device: a known name (`remat device --list`), a file, "here" (what `remat device` measured on
-            this machine), or a `remat.predict.time.DeviceProfile`.
+        device: a known name (`remat device --list`), a file, "here" (the profile that `remat device` measured on this
+            machine), or a `remat.predict.time.DeviceProfile`.
     """
 
     name: ClassVar[str] = "roofline"
@@ -43,10 +42,10 @@ class Roofline(Estimator):
     device: str | Path | DeviceProfile = DEFAULT_DEVICE
 
     def __post_init__(self) -> None:
-        find_device(self.device)  # a name that nobody knows is refused where it is typed
+        find_device(self.device)  # an unknown name raises here, where the user typed it
 
     def recompute_cost(self, graph: Graph) -> IntArray:
-        """Returns nanoseconds on the device, rounded up: (n,)."""
+        """Returns the nanoseconds (n,) of each value on the device, rounded up."""
         profile, work = find_device(self.device), Work.of(graph)
         compute_s = work.flops / flops_per_s(graph, profile)
         memory_s = (work.read_bytes + work.written_bytes) / profile.reached_bytes_per_s
@@ -55,16 +54,15 @@ class Roofline(Estimator):
 
     @property
     def step_device(self) -> object:
-        """Returns the device whose peak rates limit these times."""
         return self.device
 
     def data(self) -> str:
-        """Returns the ceilings, whatever file they come from."""
+        """Returns the ceilings themselves, not the file from which they come."""
         return repr(find_device(self.device))
 
 
 def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
-    """Returns the arithmetic ceiling of each value: (n,)."""
+    """Returns an array (n,) of the arithmetic ceiling of each value."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
     for i in products:  # they multiply in the type of the first floating-point argument, or in their own

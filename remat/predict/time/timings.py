@@ -1,4 +1,4 @@
-"""Keeps measured times in small JSON files, one for each device and version of torch.
+"""Stores measured times in small JSON files, one per device and version of torch.
 
 {"format": "remat.timings", "version": 1, "device": "NVIDIA H200, torch 2.13.0, float32 ieee/tf32",
  "ns": {"aten.mm.default(float32[64,32],float32[32,8])": 5123, ...}}
@@ -22,12 +22,11 @@ VERSION = 1
 
 
 def timings_file(device: str) -> Path:
-    """Returns the file in which the times of a device are kept by default."""
     return cache_folder() / f"timings-{re.sub(r'[^A-Za-z0-9.]+', '-', device).strip('-')}.json"
 
 
 def read_timings(path: Path, device: str) -> dict[str, int]:
-    """Reads the times in a file, by the keys of `call_keys`; there are none without a file."""
+    """Returns the times in a file by the keys of `call_keys`; empty if there is no file."""
     if not path.exists():
         return {}
     if path.is_dir():
@@ -39,22 +38,22 @@ def read_timings(path: Path, device: str) -> dict[str, int]:
         raise InvalidOption(f"{path}: not {what}; {remedy}")
     if table.get("device") != device:
         raise InvalidOption(f"{path} holds times of {table.get('device')!r}, but this is {device!r}; use another file")
-    found = cast(dict[str, Any], times)
-    wrong = next((key for key, ns in found.items() if type(ns) is not int or not 0 <= ns < LARGEST_TOTAL), None)
+    ns_of = cast(dict[str, Any], times)
+    wrong = next((key for key, ns in ns_of.items() if type(ns) is not int or not 0 <= ns < LARGEST_TOTAL), None)
     if wrong is not None:
-        raise InvalidOption(f"{path}: the time of {wrong} must be whole nanoseconds, got {found[wrong]!r}")
-    return found
+        raise InvalidOption(f"{path}: the time of {wrong} must be whole nanoseconds, got {ns_of[wrong]!r}")
+    return ns_of
 
 
 def write_timings(path: Path, device: str, times: Mapping[str, int]) -> None:
-    """Writes all times; another process sees the old file or the new one, never a part."""
+    """Writes all times; another process sees either the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"format": FORMAT, "version": VERSION, "device": device, "ns": dict(sorted(times.items()))}
     write_document(document, path, indent=1)
 
 
 def call_keys(graph: Graph, values: list[int]) -> list[str]:
-    """Returns a key for each call; calls of the same operator, constants, types and shapes have the same key."""
+    """Returns a key for each call; calls with the same operator, constants, types and shapes have the same key."""
     keys: list[str] = []
     for v in values:
         of = [f"{graph.dtypes[u]}{str(list(graph.shapes[u])).replace(' ', '')}" for u in graph.operands[v]]

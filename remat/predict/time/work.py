@@ -1,8 +1,8 @@
-"""Says what recomputing a value means for kernels: which values need one, what it reads, writes and computes.
+"""Defines the work of recomputing a value: whether it needs a kernel, and what it reads, writes and computes.
 
-The backward pass of a compiled model is a row of kernels, and a value that is recomputed joins one
-of them if it fuses (paper, section 3.1): there it costs what it reads from memory, beyond what the
-kernel computes itself, and no launch and no write. Any other value runs as a kernel of its own.
+The backward pass of a compiled model is a sequence of kernels. A recomputed value that fuses joins one of them (paper,
+section 3.1): it costs the reads from memory that the kernel does not make anyway, but no launch and no write. Any other
+value runs as a separate kernel.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from remat.facts.graph import Graph, Region, checked_graph
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Holds the work of computing each value once more, as arrays of (n,); all zero where there is none."""
+    """Holds the work of computing each value once more, as arrays (n,); values that need no work have zeros."""
 
-    # there is nothing to compute: inputs, views, elements of tuples, constants, empty values, what is no tensor, and
-    # the tangents' closure.
+    # there is nothing to recompute: inputs, views, tuple elements, constants, empty values, values that are no tensors,
+    # and the tangents' closure.
     free: BoolArray
-    # recomputing it takes a kernel of its own, since PyTorch's partitioner does not take it for fusible
-    # (`Graph.fusible`; docs/fusion.md says what other questions take).
+    # it is recomputed by a separate kernel, since PyTorch's partitioner does not call it fusible (`Graph.fusible`;
+    # docs/fusion.md compares other definitions).
     own_kernel: BoolArray
     flops: IntArray  # floating-point operations
-    # read_bytes, written_bytes: memory traffic.
     read_bytes: IntArray
     written_bytes: IntArray
 
     @classmethod
     def of(cls, graph: Graph) -> Work:
-        """Finds the work of every value, in time linear in the graph (but for sorting the uses)."""
+        """Computes the work of every value, in time linear in the graph (apart from sorting the uses)."""
         made = checked_graph(graph).moved_bytes + _over_elements(graph, graph.moved_bytes)
         free = graph.input | graph.view | graph.tuple_element | (graph.region == Region.TANGENTS) | (made == 0)
         free |= _constants(graph) | np.array([dtype == "symint" for dtype in graph.dtypes], np.bool_)
@@ -49,19 +48,19 @@ class Work:
         )
 
 
-# What picks some rows or elements by index: it reads no more of any argument than it makes.
+# Operators that select rows or elements by index: they read at most as many bytes of an operand as they write.
 _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index.")
 
 
 def flops_with_elements(graph: Graph) -> IntArray:
-    """Returns `Graph.flops`; for a tuple that has none, those of its elements: (n,)."""
+    """Returns `Graph.flops` (n,), but a tuple without flops has the sum of its elements'."""
     total = float(graph.flops.sum(dtype=np.float64))
     if total >= LARGEST_TOTAL:
         raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")
     return np.where(graph.flops > 0, graph.flops, _over_elements(graph, graph.flops))
 
 
-# A tuple itself has no amount: its elements do.
+# Sums over the elements of each tuple, because the tuple itself has no amount.
 def _over_elements(graph: Graph, amounts: IntArray) -> IntArray:
     sums = np.zeros(len(graph), np.int64)
     taken = graph.tuple_element[graph.consumers]
@@ -69,7 +68,7 @@ def _over_elements(graph: Graph, amounts: IntArray) -> IntArray:
     return sums
 
 
-# A kernel makes them without reading anything. Random numbers are none: their arithmetic is in `Graph.flops`.
+# A kernel computes these without reading. Random numbers are not among them: `Graph.flops` has their arithmetic.
 def _constants(graph: Graph) -> BoolArray:
     constant = ~graph.random & (graph.fusible | np.array([op == "get_attr" for op in graph.ops], np.bool_))
     constant[graph.consumers] = False
@@ -77,10 +76,10 @@ def _constants(graph: Graph) -> BoolArray:
 
 
 def _read_bytes(graph: Graph) -> IntArray:
-    """Counts the bytes that computing each value reads: each storage once, however many views of it are read.
+    """Returns the bytes that computing each value reads; each storage counts once, however many views of it are read.
 
-    A value that fuses gets from the kernel it joins what fuses with it, and reads the rest: inputs,
-    and what comes over a use that does not fuse. A view is in memory if what it looks at is.
+    A value that fuses reads only inputs, and operands over uses that do not fuse; the kernel that it joins has the
+    others. A view is in memory if its argument is.
     """
     n, u, v = len(graph), graph.producers, graph.consumers
     read = graph.input[u] | ~graph.fusible_uses
@@ -89,7 +88,7 @@ def _read_bytes(graph: Graph) -> IntArray:
     for a, b, from_memory in zip(u[looks].tolist(), v[looks].tolist(), read[looks].tolist(), strict=True):
         in_memory[b] |= from_memory or in_memory[a]
     read |= in_memory[u] | ~graph.fusible[v]
-    # One row a (consumer, storage): several views of it cannot move more than the whole.
+    # One row per (consumer, storage): the views of a storage together cannot move more than the whole storage.
     order = np.argsort(v[read] * n + graph.base[u[read]], kind="stable")
     consumer, producer = v[read][order], u[read][order]
     storage = graph.base[producer]
@@ -105,7 +104,7 @@ def _read_bytes(graph: Graph) -> IntArray:
 
 
 def whole_prices(label: str, prices: NDArray[np.float64] | IntArray) -> IntArray:
-    """Rounds prices up to integers, so that what costs anything at all is not free."""
+    """Rounds costs up to integers, so that a positive cost never becomes 0."""
     total = float(prices.sum(dtype=np.float64))
     if not total < LARGEST_TOTAL:
         raise InvalidGraph(f"{label}: the prices of this graph must add up to less than 2**62, got about {total:.2e}")

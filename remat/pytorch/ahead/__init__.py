@@ -1,4 +1,4 @@
-"""Predicts what a training step will hold, and the largest batch that fits. Begin reading in `forecasting`."""
+"""Predicts the memory of a training step, and the largest batch that fits. Begin reading in `forecasting`."""
 
 from remat.pytorch.ahead.fitting import largest_batch
 from remat.pytorch.ahead.forecasting import forecast

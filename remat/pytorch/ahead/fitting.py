@@ -29,28 +29,28 @@ def largest_batch(
     device: Any = None,
     time_limit_s: float | None = None,
 ) -> int:
-    """Finds the largest batch size with which training holds no more than so much memory; 0 if none does.
+    """Returns the largest batch size with which training fits into an amount of memory; 0 if none does.
 
-    The size is doubled until a batch does not fit, and then the gap is halved: some twenty forecasts, each of which
-    captures the model. Memory is taken to grow with the batch. Where one of 1 cannot be captured, as with batch
+    The search doubles the size until a batch does not fit, and then bisects: about twenty forecasts, each of which
+    captures the model. It assumes that memory grows with the batch. If a batch of 1 cannot be captured, as with batch
     normalization, the search begins at 2.
 
     Args:
-        step: from a batch size to (model, args) or (model, args, kwargs): what to forecast. Make fake tensors
-            (`torch._subclasses.FakeTensorMode()`), and no batch takes memory.
-        memory: of the device: bytes, or a size such as "80GB".
-        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none. It counts for
-            the plan of a budget of the device, too, in place of the budget's own.
-        cost_model: of the plan, a name or an instance; None for PyTorch's plan. With
-            `MemoryBudget("80GB", of="device")`, what makes a batch too large is that there is no plan for it.
-        device: to train on, as in `remat.capture`.
-        time_limit_s: wall time in seconds, after which the largest batch so far that fits is returned, with a warning.
-            The smallest one is always tried.
+        step: a function from a batch size to (model, args) or (model, args, kwargs). With fake tensors
+            (`torch._subclasses.FakeTensorMode()`), no batch takes memory.
+        memory: the memory of the device: bytes, or a size such as "80GB".
+        optimizer: makes an optimizer of parameters, such as `torch.optim.AdamW`; None for no optimizer. It replaces
+            that of a device budget, too.
+        cost_model: the cost model of the plan, a name or an instance; None for PyTorch's plan. With
+            `MemoryBudget("80GB", of="device")`, a batch is too large if there is no plan for it.
+        device: the device to train on, as in `remat.capture`.
+        time_limit_s: wall time in seconds, after which the largest size so far is returned, with a warning. The
+            smallest one is always tried.
 
     Raises:
         CaptureError: see `remat.capture`; or `step` returns something else.
-        InvalidOption: `step` takes no batch size; the memory, the optimizer or the cost model is none, or
-            there seems to be no limit.
+        InvalidOption: `step` takes no batch size; the memory, the optimizer or the cost model is invalid; or no batch
+            seems too large.
     """
     most = read_memory(memory)
     check_time_limit(time_limit_s)
@@ -64,14 +64,14 @@ def largest_batch(
         model, args, kwargs = model_and_arguments("step", step(batch))
         models = () if cost_model is None else (cost_model,)
         try:
-            found = forecast(model, *args, optimizer=optimizer, cost_models=models, device=device, **kwargs)
+            training = forecast(model, *args, optimizer=optimizer, cost_models=models, device=device, **kwargs)
         except (Infeasible, LimitReached):
             return False
-        return (found[PYTORCH] if cost_model is None else found.plans[-1]).peak_bytes <= most
+        return (training[PYTORCH] if cost_model is None else training.plans[-1]).peak_bytes <= most
 
     try:
         least, does_fit = 1, fits(1)
-    except Exception:  # of any kind: what cannot be captured at all is raised for a batch of 2
+    except Exception:  # any error: if it is not about the batch of 1, the batch of 2 raises it again
         least, does_fit = 2, fits(2)
     if not does_fit:
         return 0

@@ -1,4 +1,4 @@
-"""Forecasts what training a model will hold, from its sizes alone: `remat.forecast`."""
+"""Predicts the memory of training a model from its sizes alone: `remat.forecast`."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ def forecast(
     time_limit_s: float | None = None,
     **kwargs: Any,
 ) -> Forecast:
-    """Forecasts the memory of training: parameters, gradients, optimizer state, activations, peaks.
+    """Predicts the memory of training: parameters, gradients, optimizer state, activations, peaks.
 
-    The model is captured as by `remat.capture`, so that models of any size take no memory: build them, with their
-    arguments, within `torch._subclasses.FakeTensorMode()`. The step is one that `torch.compile` or `remat.compile`
-    makes; what the caller computes beside the model, a loss for one, is not in it: best forecast a model that
-    returns its loss.
+    The model is captured as by `remat.capture`, so a model of any size takes no memory if it and its arguments are
+    built within `torch._subclasses.FakeTensorMode()`. The step is that of `torch.compile` or `remat.compile`. What the
+    caller computes outside the model, such as a loss, is not included: preferably forecast a model that returns its
+    loss.
 
     Args:
-        model: a module or function with one joint graph. The parameters of a function are those of the modules that
-            it refers to: in its closure, globals, arguments, or as a method in the attributes of its object.
-        args, kwargs: what to call it with.
-        optimizer: from parameters to an optimizer, such as `torch.optim.AdamW`; None for none. It counts for
-            the plan of a budget of the device, too, in place of the budget's own.
-        cost_models: names or instances, a plan each, such as `MemoryBudget(0.5)`; beside that which recomputes
-            nothing, and PyTorch's default.
-        device: to train on, as in `remat.capture`: None for the device of the model, or a GPU by name.
-        time_limit_s: wall time in seconds for the searches for plans within budgets, all together; each of them then
-            ends with the best plan so far. Capturing the model comes on top.
+        model: a module or function with one joint graph. The parameters of a function are those of the modules to which
+            it refers: in its closure, globals, arguments, or, for a method, in the attributes of its object.
+        args, kwargs: its arguments.
+        optimizer: makes an optimizer of parameters, such as `torch.optim.AdamW`; None for no optimizer. It replaces
+            that of a device budget, too.
+        cost_models: names or instances, such as `MemoryBudget(0.5)`: one plan each, in addition to the plan without
+            recomputation and PyTorch's default.
+        device: the device to train on, as in `remat.capture`: None for the device of the model, or a GPU by name.
+        time_limit_s: wall time in seconds for all searches for plans within budgets together; each then ends with its
+            best plan so far. It does not include the capture.
 
     Raises:
         CaptureError: see `remat.capture`.
-        InvalidOption: the optimizer is none, or a cost model is; or a function has parameters that are not found.
-        Infeasible, LimitReached: a budget is too small for any plan, or for any that was found.
+        InvalidOption: the optimizer or a cost model is invalid, or parameters of a function are not found.
+        Infeasible, LimitReached: a budget is too small for any plan, or no plan was found.
     """
-    given = (
+    listed = (
         [cost_models]
         if isinstance(cost_models, (str, CostModel))
         else checked_list("cost_models", cost_models, InvalidOption)
     )
-    models = [find_costmodel(one) for one in given]
+    models = [find_costmodel(one) for one in listed]
     check_time_limit(time_limit_s)
     graph = capture(model, *args, device=device, **kwargs)
     held = reachable_tensors(model, (args, kwargs))
@@ -85,7 +85,7 @@ def forecast(
             if one.device_limits:
                 solution = plan_on_device(graph, one, None, alive, optimizer=optimizer)
             else:
-                budget = one.limits_peak or one.saved_limits  # all else is a minimum cut, which takes no limit
+                budget = one.limits_peak or one.saved_limits  # all others are minimum cuts, which take no limit
                 limit_s = limit_for(find_solver(DEFAULT_BUDGET_SOLVER), time_limit_s) if budget else None
                 solution = choose(graph, one, time_limit_s=limit_s)
             assert solution.plan is not None  # both raise where there is none
@@ -93,19 +93,19 @@ def forecast(
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
     taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
     around = Surroundings.of(graph, sum(own), taken)
-    found = [
+    forecasts = [
         around.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
         for name, plan in plans.items()
     ]
-    return Forecast(*own, around.gradient_bytes, taken, tuple(found))
+    return Forecast(*own, around.gradient_bytes, taken, tuple(forecasts))
 
 
-# The parameters that a graph reads must be among those that were found.
+# All parameters that the graph reads must be among the held tensors.
 def _check_found(model: Callable[..., Any], held: Sequence[Tensor], graph: Graph) -> None:
-    found, read = sum(tensor.nbytes for tensor in held), int(graph.bytes[graph.parameter].sum())
-    if found < read and not isinstance(getattr(model, "__self__", model), nn.Module):
+    found_bytes, read = sum(tensor.nbytes for tensor in held), int(graph.bytes[graph.parameter].sum())
+    if found_bytes < read and not isinstance(getattr(model, "__self__", model), nn.Module):
         raise InvalidOption(
             f"model must be a torch.nn.Module, or a function that refers to its modules: {name_of(model)} reads "
-            f"{read} bytes of parameters and buffers, and {found} were found. "
+            f"{read} bytes of parameters and buffers, and {found_bytes} were found. "
             f"Pass a module, such as one that computes the loss"
         )

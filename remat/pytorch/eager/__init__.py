@@ -1,8 +1,8 @@
-"""Turns a plan into a policy of selective activation checkpointing, for models that are not compiled.
+"""Converts a plan to a selective checkpoint policy, for models that are not compiled.
 
-Eager PyTorch runs other operators than the joint graph has. `recording` lists what it runs, `expansion` takes each
-operator apart as the compiler would, `correspondence` finds the joint graph's values among the pieces, and
-`policy` is what `torch.utils.checkpoint` asks about each operator.
+Eager PyTorch runs other operators than those of the joint graph. `recording` lists the operators that run, `expansion`
+decomposes each one like the compiler, `correspondence` finds the joint graph's values among the pieces, and `policy`
+answers `torch.utils.checkpoint` for each operator.
 
-This room imports the floors of `remat`, and `remat.pytorch.read` and `.seam`. Begin with `selective`.
+This package imports `remat.pytorch.read` and `.seam`, and the rest of `remat`. Begin reading in `selective`.
 """

@@ -1,13 +1,13 @@
 """Finds which value of a joint graph is which result of an eager operator.
 
-The joint graph was decomposed, stripped of common subexpressions and passed over; eager runs whole
-operators. So every eager operator is decomposed as the compiler would, and its pieces are looked up in
-the joint graph: a piece and a node are the same value if operator, constants, shape, dtype and all
-arguments agree, and the arguments agree if what holds them was found to be the same before. Names,
-counts and positions decide nothing, except between nodes that agree in all of this.
+The joint graph was decomposed, stripped of common subexpressions, and changed by passes; eager runs whole operators. So
+every eager operator is decomposed like in the compiler, and its pieces are looked up in the joint graph. A piece and a
+node are the same value if operator, constants, shape, dtype and all arguments agree; two arguments agree if their
+contents were found to be the same before. Names, counts and positions decide nothing, except between nodes that agree
+in everything else.
 
-What eager computes in another way than the compiler (dropout, on CPU) is not found itself, but what
-reads it is: a content that was not found stands for whatever its readers read in the joint graph.
+Values that eager computes in another way than the compiler (dropout, on CPUs) are not found themselves, but their
+readers are: a content that was not found matches whatever its readers read in the joint graph.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import is_mutable, tree_flatten, tree_leaves
 
-# A content, or a piece inside a call: the position of the call, and a name.
+# A content, or a piece inside a call: (position of the call, name).
 _Key: TypeAlias = Content | tuple[int, str]
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    """Maps values of the joint graph, if they own a storage, to the places where eager mode computes them."""
+    """Maps the values of the joint graph that own a storage to the places where eager mode computes them."""
 
-    # value -> each (position of the call, content) that eager computes it with. They are several where equal calls are
-    # one in the joint graph.
+    # value -> each (position of the call, content) where eager computes it: several if equal calls are one node in the
+    # joint graph.
     returned: dict[str, list[tuple[int, Content]]] = field(default_factory=dict[str, list[tuple[int, Content]]])
-    # value -> position of the call that computes it on the way, but does not return it.
+    # value -> position of the call that computes it internally, but does not return it.
     inside: dict[str, int] = field(default_factory=dict[str, int])
 
     @classmethod
     def of(
         cls, joint_graph: fx.Graph, node_info: Any, calls: Sequence[EagerCall], expansions: Sequence[Expansion | None]
     ) -> Correspondence:
-        """Finds the values of a joint graph in what eager ran."""
         nodes = [node for node in joint_graph.nodes if node.op != "output" and node not in node_info.tangents_closure]
         search = _Lookup(_Pieces.of(nodes), calls, expansions)
         for position in range(len(calls)):
@@ -55,8 +54,6 @@ class Correspondence:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Holds nodes, and for each one the node that owns its storage."""
-
     nodes: Sequence[fx.Node]
     base: dict[fx.Node, fx.Node]
 
@@ -65,7 +62,7 @@ class _Pieces:
         base = bases(nodes, Inputs.of(nodes), Operators.of(nodes))
         return cls(nodes, dict(zip(nodes, map(nodes.__getitem__, base), strict=True)))
 
-    # Inputs, views, and the writing back of what was functionalized are left out.
+    # Nodes without inputs, views, and the writes that functionalization adds.
     @property
     def computed(self) -> Iterable[fx.Node]:
         for node in self.nodes:
@@ -80,7 +77,6 @@ class _Lookup:
         self.expansions = expansions
         self.maker = {content: i for i, call in reversed(list(enumerate(calls))) for content in _contents(call)}
         self.node_of: dict[_Key, fx.Node] = {}
-        """Node of a content, or of a piece inside a call."""
         self.standing_for: dict[fx.Node, _Key] = {}
         self.taken: set[fx.Node] = set()
         self.by_argument: defaultdict[tuple[Any, fx.Node | None], list[fx.Node]] = defaultdict(list)
@@ -100,8 +96,8 @@ class _Lookup:
         contents: dict[fx.Node, _Key]
         contents = {node: operand.content for node, operand in zip(inputs, call.operands, strict=True)}
         for result, operand in zip(expansion.results, call.results, strict=True):
-            # A decomposition is not always true to eager: statistics of a bfloat16 layer_norm, for one, are
-            # float32 in eager on CPU, and bfloat16 in the compiler.
+            # A decomposition may differ from eager: for example, statistics of a bfloat16 layer_norm are float32
+            # in eager on CPUs, and bfloat16 in the compiler.
             if operand and isinstance(result, fx.Node) and _kind(result) == ((operand.dtype, *operand.shape),):
                 contents.setdefault(pieces.base[result], operand.content)
         identity = {node: contents.get(base, (position, base.name)) for node, base in pieces.base.items()}
@@ -112,8 +108,8 @@ class _Lookup:
         sources = piece.all_input_nodes
         first = self.node_of.get(identity[sources[0]]) if sources else None
         candidates = self.by_argument[piece.target, first]
-        # Two equal calls are one node after the elimination of common subexpressions, so a node may be
-        # found twice; but where arguments are unknown, the next one in program order comes first.
+        # Two equal calls are one node after the elimination of common subexpressions, so a node may match twice.
+        # But if arguments are unknown, the next node in program order is preferred.
         for node in sorted(candidates, key=self.taken.__contains__):
             learnt = self._agree(piece, node, identity)
             if learnt is not None:
@@ -123,7 +119,7 @@ class _Lookup:
                     self.standing_for.setdefault(is_node, what)
                 return
 
-    # None if they differ; else what is learnt about unknown arguments.
+    # Returns None if they differ, otherwise the nodes of arguments that were unknown.
     def _agree(self, piece: fx.Node, node: fx.Node, identity: dict[fx.Node, _Key]) -> dict[_Key, fx.Node] | None:
         ours, shape_of_ours = tree_flatten((piece.args, dict(piece.kwargs)))
         theirs, shape_of_theirs = tree_flatten((node.args, dict(node.kwargs)))
@@ -136,28 +132,28 @@ class _Lookup:
                     return None
                 continue
             what, base = identity[our], self.joint.base[their]
-            found = self.node_of.get(what, learnt.get(what))
-            if _kind(our) != _kind(their) or (found is None and not self._may_be(what, base)):
+            node_of_what = self.node_of.get(what, learnt.get(what))
+            if _kind(our) != _kind(their) or (node_of_what is None and not self._may_be(what, base)):
                 return None
-            if found is not None and found is not base:
+            if node_of_what is not None and node_of_what is not base:
                 return None
             learnt[what] = base
         return learnt
 
-    # Both must come from outside, or neither; and the node must not be another content already.
+    # Both must be inputs, or neither; and the node must not already match another content.
     def _may_be(self, what: _Key, node: fx.Node) -> bool:
         from_outside = what not in self.maker and isinstance(what[1], int)
         return from_outside == (node.op == "placeholder") and self.standing_for.get(node, what) == what
 
     def answer(self) -> Correspondence:
-        found = Correspondence()
+        result = Correspondence()
         for what, node in self.node_of.items():
             if what in self.maker:
                 content: Any = what
-                found.returned.setdefault(node.name, []).append((self.maker[content], content))
+                result.returned.setdefault(node.name, []).append((self.maker[content], content))
             elif isinstance(what[1], str):
-                found.inside.setdefault(node.name, what[0])
-        return found
+                result.inside.setdefault(node.name, what[0])
+        return result
 
 
 def _contents(call: EagerCall) -> set[Content]:

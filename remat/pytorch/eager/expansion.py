@@ -27,27 +27,27 @@ from remat.pytorch.seam.torch_names import (
 class Expansion:
     """Holds the decomposition of one call, without writes, with fake tensors in `meta["val"]`."""
 
-    graph: fx.Graph  # a placeholder for each tensor that the call took, in order
-    results: tuple[Any, ...]  # the node of each result; not a node where the result is not a tensor
+    graph: fx.Graph  # with one placeholder per tensor argument, in order
+    results: tuple[Any, ...]  # the node of each tensor result; other objects for other results
 
 
 def expand(calls: Sequence[EagerCall]) -> list[Expansion | None]:
-    """Expands each call; None for views and for what is not looked into.
+    """Decomposes each call; the result is None for views and for calls that are not decomposed.
 
-    That is higher-order operators, and those whose result has a shape that depends on contents (`nonzero`).
+    Higher-order operators, and operators whose result has a data-dependent shape (`nonzero`), are not decomposed.
     """
-    known: dict[str, Expansion | None] = {}
+    expansion_of: dict[str, Expansion | None] = {}
     expansions: list[Expansion | None] = []
     for call in calls:
         if not is_overload(call.op) or not (call.created or call.written):
             expansions.append(None)
             continue
         leaves, structure = tree_flatten((call.args, dict(call.kwargs)))
-        # Models repeat their layers, and a trace takes about 10 ms.
+        # Cached: models repeat their layers, and a trace takes about 10 ms.
         same = f"{call.op} {structure} {[_meta(leaf) if isinstance(leaf, Operand) else leaf for leaf in leaves]}"
-        if same not in known:
-            known[same] = _expansion(call)
-        expansions.append(known[same])
+        if same not in expansion_of:
+            expansion_of[same] = _expansion(call)
+        expansions.append(expansion_of[same])
     return expansions
 
 
@@ -65,14 +65,14 @@ def _meta(operand: Operand) -> tuple[Any, ...]:
 
 def _trace(call: EagerCall) -> fx.Graph:
     def run(*tensors: Tensor) -> Any:
-        given = iter(tensors)
+        arguments = iter(tensors)
         leaves, structure = tree_flatten((call.args, dict(call.kwargs)))
         args, kwargs = tree_unflatten(
-            [next(given) if isinstance(leaf, Operand) else leaf for leaf in leaves], structure
+            [next(arguments) if isinstance(leaf, Operand) else leaf for leaf in leaves], structure
         )
         return call.op(*args, **kwargs)
 
-    with FakeTensorMode():  # also for what a decomposition makes from nothing
+    with FakeTensorMode():  # also for tensors that a decomposition creates
         fakes = [
             torch.empty_strided(shape, stride, dtype=dtype, device=device)
             for shape, stride, dtype, device in map(_meta, call.operands)

@@ -1,8 +1,8 @@
-"""Keeps on the host what a checkpointed region needs between its two runs.
+"""Keeps values of a checkpointed region on the host between its two runs.
 
-Torch keeps what a policy has it keep in a store of its own, which no hook on saved tensors sees. So what is offloaded
-is kept here: a mode below torch's copies the results of some operators to the host when they run, and back where they
-would run again.
+Torch keeps a policy's saved values in a store of its own, which hooks on saved tensors do not see. So this module keeps
+the offloaded values: a mode below torch's copies the results of some operators to the host when they run, and back
+where they would run again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from remat.pytorch.seam.torch_names import TorchDispatchMode, never_asked_about,
 
 
 class Hosted:
-    """Holds what one checkpointed call has on the host.
+    """Holds the values of one checkpointed call that are on the host.
 
     Args:
-        results: position of an operator in the region -> which of its results are offloaded. Its others are kept.
-        kept_positions: those of the operators whose results torch keeps: they do not run again.
+        results: position of an operator in the region -> its offloaded results. Its other results are kept.
+        kept_positions: positions of the operators whose results torch keeps: they do not run again.
     """
 
     def __init__(self, results: Mapping[int, Container[int]], kept_positions: Container[int]) -> None:
@@ -30,15 +30,13 @@ class Hosted:
         self._contents: dict[int, tuple[list[tuple[Any, torch.device | None]], Any]] = {}
 
     def forward(self) -> TorchDispatchMode:
-        """Returns a mode that copies to the host, for the forward pass."""
         return _Mode(self)
 
     def recomputation(self) -> TorchDispatchMode:
-        """Returns a mode that copies back, for a recomputation."""
         return _Mode(self, self._kept)
 
     def result(self, position: int, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs an operator, or copies back what it returned in the forward pass."""
+        """Runs an operator, or copies the result that it had in the forward pass back from the host."""
         if position in self._contents:
             leaves, structure = self._contents[position]
             return tree_unflatten([_to_device(leaf, device) for leaf, device in leaves], structure)
@@ -67,7 +65,7 @@ class _Mode(TorchDispatchMode):
         return self._hosted.result(next(self._positions), func, args, kwargs or {})
 
 
-# With the device that a copy came from, in memory from which a GPU copies quickly.
+# Returns the copy, in pinned memory, and its original device.
 def _to_host(leaf: Any, hosted: bool) -> tuple[Any, torch.device | None]:
     if not isinstance(leaf, Tensor):
         return leaf, None

@@ -1,4 +1,4 @@
-"""Makes a policy of selective activation checkpointing: what eager PyTorch keeps between the passes."""
+"""Defines a selective checkpoint policy: what eager PyTorch keeps between the passes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class KeptCall:
     """Describes an operator whose results are all kept for the backward pass, on the device or on the host.
 
     Attributes:
-        position: which of the region's operators it is.
+        position: its index among the region's operators.
         op: its name, e.g. "aten.native_layer_norm.default".
-        values: those of the plan's saved values that it computes, or that are views of what it computes.
-        bytes: memory of the device that its results take.
-        along_bytes: the part of it that the plan did not ask for.
+        values: the plan's saved values that it computes, or that are views of its results.
+        bytes: device memory of its results.
+        along_bytes: the part of `bytes` that the plan does not request.
         hosted: which of its results wait on the host.
-        host_bytes: memory of the host that those take.
+        host_bytes: host memory of these.
     """
 
     position: int
@@ -47,19 +47,19 @@ class KeptCall:
 
 @dataclass(frozen=True)
 class SelectivePolicy:
-    """Says what a plan becomes under `torch.utils.checkpoint`, operator by operator.
+    """Applies a plan under `torch.utils.checkpoint`, operator by operator.
 
     Attributes:
-        operators: what the region runs, in order: the overloads that torch asks a policy about.
-        kept: those whose results are kept.
-        repeated: positions of those that run again in the backward pass: all others, up to the one
-            after which autograd needs nothing more.
-        left_out: (value, why) for each saved value of the plan that cannot be kept. It is recomputed
-            instead, which is always right.
-        idle: operators that run again although the plan does not: nothing that it recomputes needs
-            them. Checkpointing repeats a region from its start.
-        writes_again: operators whose effect outlives the region (running statistics of a batch
-            normalisation, for one) and that run again, as under plain checkpointing.
+        operators: the operators (overloads) of the region about which torch calls a policy, in order.
+        kept: the operators whose results are kept.
+        repeated: positions of the operators that run again in the backward pass: all that are not kept, up to the
+            last one that autograd needs.
+        left_out: (value, why) for each saved value of the plan that cannot be kept. It is recomputed instead, which is
+            always correct.
+        idle: operators that run again although no recomputed value of the plan needs them, because checkpointing
+            repeats a region from its start.
+        writes_again: operators whose effect outlives the region (for example, running statistics of a batch
+            normalization) and that run again, as under plain checkpointing.
     """
 
     operators: tuple[Any, ...]
@@ -71,29 +71,26 @@ class SelectivePolicy:
 
     @property
     def kept_bytes(self) -> int:
-        """Returns the memory of the device that is kept between the passes, without the region's inputs."""
+        """Returns the device memory that is kept between the passes, without the region's inputs."""
         return sum(call.bytes for call in self.kept)
 
     @property
     def host_bytes(self) -> int:
-        """Returns the memory of the host that is kept between the passes."""
         return sum(call.host_bytes for call in self.kept)
 
     @property
     def along_bytes(self) -> int:
-        """Returns the part of `kept_bytes` that the plan did not ask for: further results of the operators."""
+        """Returns the part of `kept_bytes` that the plan does not request: other results of the kept operators."""
         return sum(call.along_bytes for call in self.kept)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        """Makes the argument of `checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)`.
+        """Makes the argument of `checkpoint(fn, *args, use_reentrant=False, context_fn=policy.contexts)` in eager mode.
 
-        In eager mode; inside `torch.compile`, `remat.compile` is what brings a plan.
-        Sizes may differ from those that the policy was made with (the last batch of an epoch); the
-        operators may not.
+        Inside `torch.compile`, use `remat.compile` instead. Sizes may differ from those when the policy was made (the
+        last batch of an epoch); the operators may not.
 
         Raises:
-            InvalidPlan: from the checkpointed call, when it runs another operator than the model did
-                when the policy was made.
+            InvalidPlan: from the checkpointed call, if it runs another operator than when the policy was made.
         """
         kept = frozenset(call.position for call in self.kept if not call.hosted)
         decide = _Decisions(self.operators, kept)
@@ -104,7 +101,7 @@ class SelectivePolicy:
         )
 
     def report(self) -> str:
-        """Says what is kept, what comes along, and what could not be expressed, with reasons."""
+        """Describes what is kept, what is kept in addition, and what could not be kept, with reasons."""
         lines = [
             f"keeps {human_bytes(self.kept_bytes)} from {len(self.kept)} of {len(self.operators)} operators"
             + (f", {human_bytes(self.along_bytes)} of it saved along" if self.along_bytes else "")
@@ -117,7 +114,7 @@ class SelectivePolicy:
         return "\n".join(lines)
 
 
-# The policy function of one checkpointed call counts what it is asked about.
+# The policy function of one checkpointed call; it counts its calls.
 class _Decisions:
     def __init__(self, operators: Sequence[Any], kept: frozenset[int]) -> None:
         self._operators = operators
@@ -132,7 +129,7 @@ class _Decisions:
 
     def __call__(self, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         del args, kwargs
-        # Some versions of torch ask again while they recompute, some do not.
+        # Some versions of torch call the policy again while they recompute, some do not.
         position = next(self._again if ctx.is_recompute else self._forward)
         expected = self._operators[position] if position < len(self._operators) else "its end"
         if op is not expected:
@@ -144,7 +141,7 @@ class _Decisions:
         return CheckpointPolicy.MUST_SAVE if position in self._kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-# There may be several recomputations (`retain_graph=True`).
+# A context that can be entered several times: with `retain_graph=True`, there are several recomputations.
 class _Pass(AbstractContextManager[Any]):
     def __init__(
         self,

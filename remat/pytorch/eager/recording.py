@@ -32,19 +32,19 @@ from remat.pytorch.seam.torch_names import (
 )
 
 Content: TypeAlias = tuple[int, int]
-"""What a storage holds: which storage, and how often it has been written to since it was first seen."""
+"""The content of a storage: (number of the storage, how often it was written since its first use)."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """Describes a tensor that an operator took or returned, without its data."""
+    """Describes a tensor argument or result of an operator, without its data."""
 
-    content: Content  # what it holds; its views hold the same
+    content: Content  # views have the same content
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    storage_bytes: int  # of the storage that it keeps alive
+    storage_bytes: int
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class EagerCall:
     """Describes one operator that ran."""
 
     op: Any  # e.g. `torch.ops.aten.addmm.default`.
-    # args, kwargs: what it was called with, an `Operand` for each tensor.
+    # arguments, with an `Operand` for each tensor.
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    # one entry for each leaf of what it returned; None for what is not a strided tensor.
+    # one entry per leaf of the result; None for a leaf that is not a strided tensor.
     results: tuple[Operand | None, ...]
-    written: frozenset[int]  # ids of the storages that it wrote to, by its schema
+    written: frozenset[int]  # numbers of the storages that it wrote to, by its schema
 
     @property
     def operands(self) -> list[Operand]:
@@ -65,21 +65,21 @@ class EagerCall:
 
     @property
     def created(self) -> dict[Content, Operand]:
-        """Returns what it computed into memory of its own, by content."""
+        """Returns the results of the operator that are in new storages, by content."""
         taken = {operand.content[0] for operand in self.operands}
         return {result.content: result for result in self.results if result and result.content[0] not in taken}
 
     @property
     def is_view(self) -> bool:
-        """Returns whether all its results are views of its arguments, and nothing is written."""
+        """Returns whether all results are views of the arguments, and nothing is written."""
         taken = {operand.content[0] for operand in self.operands}
         return not self.written and all(result and result.content[0] in taken for result in self.results)
 
     @property
     def draws(self) -> bool:
-        """Returns whether it draws random numbers; attention that was told not to drop out does not.
+        """Returns whether it draws random numbers; attention with a dropout of 0 does not.
 
-        What is inside a higher-order operator is unknown, so it is taken to draw.
+        The body of a higher-order operator is unknown, so it counts as random.
         """
         if not is_overload(self.op):
             return True
@@ -89,7 +89,7 @@ class EagerCall:
 
     @property
     def writes_hidden(self) -> bool:
-        """Returns whether it updates running statistics, which the schemas of batch normalisation do not say."""
+        """Returns whether it updates running statistics, which the schemas of batch normalization do not declare."""
         return "batch_norm" in str(self.op) and bool(self._argument("training") or self._argument("train"))
 
     def _argument(self, name: str) -> Any:
@@ -98,18 +98,18 @@ class EagerCall:
 
 @dataclass(frozen=True)
 class Recording:
-    """Lists the operators that a policy of selective checkpointing is asked about."""
+    """Lists the operators about which torch calls a policy of selective checkpointing."""
 
-    calls: tuple[EagerCall, ...]  # in order
-    repeated: int  # how many of them a recomputation goes through: it stops when autograd has all that it saves
+    calls: tuple[EagerCall, ...]
+    repeated: int  # how many of them a recomputation runs: it stops when autograd has all its saved tensors
 
 
 @contextmanager
 def every_cast() -> Generator[None]:
-    """Makes autocast cast a weight wherever it is used.
+    """Makes autocast cast a weight in every use.
 
-    Else it would keep the copy until its outermost context ends: a region that reads the weight a second time, or
-    again in the backward pass, would run other operators than the first time.
+    Otherwise autocast would cache the cast weight until its outermost context ends: a second read of the weight, in the
+    region or in the backward pass, would run other operators than the first.
     """
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -120,9 +120,9 @@ def every_cast() -> Generator[None]:
 
 
 def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Recording:
-    """Runs `function(*args, **kwargs)` once and lists what runs.
+    """Runs `function(*args, **kwargs)` once and records its operators.
 
-    Arguments, parameters, buffers and random number generators are put back as they were.
+    Arguments, parameters, buffers and random number generators are restored.
     """
     recorder = _Recorder()
     saves = [0]
@@ -132,7 +132,7 @@ def record(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
         return tensor
 
     hooks = saved_tensors_hooks(pack, lambda tensor: tensor)
-    # Torch's own mode is below, so that what it cannot take is noticed now.
+    # Torch's own mode is below the recorder, so that operators that it does not support fail here.
     torchs, _ = selective_checkpoint_contexts(_keep_nothing)
     try:
         with put_back(function, tuple(args), kwargs):
@@ -158,7 +158,7 @@ def _other_random_states() -> bytes:
     return pickle.dumps((random.getstate(), np.random.get_state()))
 
 
-# A checkpoint restores torch's default generators alone.
+# A checkpoint restores only torch's default generators.
 def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
     for call in calls:
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
@@ -173,7 +173,7 @@ def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
         )
 
 
-# No recomputation is right that reads memory from outside, and writes it.
+# A region that reads and writes the same outside memory cannot be recomputed correctly.
 def _check_repeatable(recording: Recording) -> None:
     own = {storage for call in recording.calls for storage, _ in call.created}
     writers = {storage: call.op for call in recording.calls for storage in call.written - own}
@@ -186,7 +186,7 @@ def _check_repeatable(recording: Recording) -> None:
                 )
 
 
-# It is called for what torch's own checkpointing modes are called for: the operators below autograd.
+# It sees the same operators as torch's own checkpointing modes: those below autograd.
 class _Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
@@ -195,7 +195,7 @@ class _Recorder(TorchDispatchMode):
         self.calls: list[EagerCall] = []
         self._writes: dict[int, int] = {}
         self._ids: dict[int, int] = {}
-        # A weak reference keeps a storage's address from being used again, though not its data.
+        # A weak reference prevents the reuse of a storage's address, but does not keep its data.
         self._references: list[StorageWeakRef] = []
 
     def __torch_dispatch__(
@@ -203,7 +203,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        if func in never_asked_about:  # no policy is asked about these
+        if func in never_asked_about:  # torch calls no policy about these
             return func(*args, **kwargs)
         taken, named = tree_map(self._operand, args), tree_map(self._operand, kwargs)
         result = func(*args, **kwargs)
@@ -211,7 +211,7 @@ class _Recorder(TorchDispatchMode):
         for storage in written:
             self._writes[storage] += 1
         results = tuple(self._operand(leaf) for leaf in tree_leaves(result))
-        only_tensors = tuple(seen if isinstance(seen, Operand) else None for seen in results)
+        only_tensors = tuple(result if isinstance(result, Operand) else None for result in results)
         self.calls.append(EagerCall(func, taken, named, only_tensors, written))
         return result
 
@@ -236,5 +236,5 @@ def _written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Itera
         return
     for i, argument in enumerate(schema_of(op).arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            given = args[i] if i < len(args) else kwargs.get(argument.name)
-            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, Operand))
+            value = args[i] if i < len(args) else kwargs.get(argument.name)
+            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Operand))

@@ -1,4 +1,4 @@
-"""Exports a plan to eager PyTorch, as a policy of selective activation checkpointing."""
+"""Exports a plan to eager PyTorch, as a selective checkpoint policy."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from remat.pytorch.read.extract import extract
 
 
 def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any, **kwargs: Any) -> SelectivePolicy:
-    """Exports a plan to eager PyTorch, without `torch.compile`, as a selective-checkpointing policy.
+    """Exports a plan to eager PyTorch, without `torch.compile`, as a selective checkpoint policy.
 
-    The model is captured again, and run once eagerly; the plan's values are then looked up in what
-    eager ran (see `remat.pytorch.eager.correspondence`). Eager keeps whole results of whole operators, and
-    never views or what is written in place: what that rules out is in `left_out`, and recomputed. What the plan
-    offloads is copied to the host when it is computed, and back where it would be computed again.
-    The model, its arguments and random number generators are left as they were.
+    The model is captured again and run once eagerly; then the plan's values are looked up among the eager results (see
+    `remat.pytorch.eager.correspondence`). Eager keeps whole results of whole operators, but no views and nothing that
+    is written in place: values that cannot be kept are in `left_out`, and are recomputed. Offloaded values are copied
+    to the host when they are computed, and back where they would be recomputed. The model, its arguments and random
+    number generators are restored.
 
     Args:
-        model_or_fn: what will be checkpointed, in one region.
-        plan: for `remat.capture(model_or_fn, *args, **kwargs)`.
-        args, kwargs: what to call it with.
+        model_or_fn: the function that will be checkpointed, in one region.
+        plan: a plan for `remat.capture(model_or_fn, *args, **kwargs)`.
+        args, kwargs: its arguments.
 
     Raises:
         InvalidOption: `model_or_fn` cannot be called, or `plan` is no plan.
         InvalidPlan: the plan was made for another graph, or is not legal for this one.
-        CaptureError: as `remat.capture`; or no checkpoint of this model is right, since it overwrites
-            a buffer or an argument that it reads, or draws random numbers from elsewhere than torch's default
-            generators; or torch cannot checkpoint one of its operators.
+        CaptureError: as `remat.capture`; or no checkpoint of this model is correct, because it overwrites a buffer or
+            an argument that it reads, or draws random numbers from other generators than torch's default ones; or torch
+            cannot checkpoint one of its operators.
 
     >>> import remat, torch
     >>> from remat.answer.registry import find_costmodel
@@ -61,7 +61,7 @@ def selective_policy(model_or_fn: Callable[..., Any], plan: Plan, /, *args: Any,
 
 @dataclass(frozen=True)
 class Observed:
-    """Holds a model's joint graph and its recorded eager run. Both are needed to turn a plan into a policy."""
+    """Holds a model's joint graph and its recorded eager run, which together turn a plan into a policy."""
 
     graph: Graph
     recording: Recording
@@ -69,7 +69,7 @@ class Observed:
 
     @classmethod
     def of(cls, model_or_fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Observed:
-        """Runs a model eagerly and captures it; raises what `selective_policy` raises."""
+        """Runs a model eagerly and captures it; the errors are those of `selective_policy`."""
         observed: list[Observed] = []
         recording = record(model_or_fn, args, kwargs)
         expansions = expand(recording.calls)
@@ -105,7 +105,7 @@ class _Export:
         chosen: dict[int, list[str]] = {}
         for name in self.plan.saved:
             if self.graph.input[self.graph.index[self._base(name)]]:
-                continue  # in memory anyway: an argument of the region, or reachable from its modules
+                continue  # always in memory: an argument of the region, or a tensor of its modules
             why = self._why_not(self._base(name))
             if why:
                 self.left_out[name] = why
@@ -144,11 +144,11 @@ class _Export:
             return "a seed of the compiler's; a checkpoint puts the random number generator back instead"
         return "no operator of the eager forward pass returns it"
 
-    # A kept operator does not run again, so it does not advance the random number generator either, and every later
-    # draw would differ from the one in the forward pass, without an error.
+    # A kept operator does not run again, so it does not advance the random number generator, and every later random
+    # operator would silently draw other numbers than in the forward pass.
     def _draw_again(self, chosen: dict[int, list[str]]) -> None:
         draws = [i for i, call in enumerate(self.calls) if call.draws]
-        # Up to the end of the region, for a recomputation need not stop early (`set_checkpoint_early_stop`).
+        # Up to the end of the region, because a recomputation may not stop early (`set_checkpoint_early_stop`).
         last = max((i for i in draws if i not in chosen), default=-1)
         for position in [i for i in draws if i in chosen and i < last]:
             why = f"{self.calls[last].op}, later on, draws again, and would draw other numbers if this did not"
@@ -157,7 +157,7 @@ class _Export:
     def _kept_call(self, position: int, values: list[str]) -> KeptCall:
         call = self.calls[position]
         sizes = {content[0]: result.storage_bytes for content, result in call.created.items()}
-        # Of equal calls, the plan asked for the memory of one.
+        # The plan requests the memory of only one of several equal calls.
         first = [self.correspondence.returned[self._base(name)][0] for name in values]
         asked = {content[0] for at, content in first if at == position}
         away_of = [self.correspondence.returned[name] for name in values if name in self.plan.offloaded]
@@ -174,8 +174,8 @@ class _Export:
                 computes.setdefault(position, set()).add(name)
         for name, position in self.correspondence.inside.items():
             computes.setdefault(position, set()).add(name)
-        wanted = {self._base(name) for name in (*self.plan.recomputed, *self.left_out)}
-        idle = [i for i in again if i in computes and not computes[i] & wanted]
+        needed = {self._base(name) for name in (*self.plan.recomputed, *self.left_out)}
+        idle = [i for i in again if i in computes and not computes[i] & needed]
         return tuple(f"{self.calls[i].op} ({', '.join(sorted(computes[i]))})" for i in idle)
 
     def _writes_again(self, again: Iterable[int]) -> tuple[str, ...]:

@@ -1,10 +1,9 @@
-"""Finds what TorchInductor makes of a plan: kernels, bytes, and for GPUs their code. Nothing runs.
+"""Determines what TorchInductor generates for a plan: kernels, bytes, and for GPUs the code. Nothing runs.
 
-`scheduled` gives the kernels of a model, or of a `Graph` alone, which `to_fx` turns back into a joint FX graph;
-`traffic_count` reads them off what Inductor has scheduled, also while a real compilation runs. `duplicate` is a pass
-that changes graphs, so that kernels compute values again, with `dry_run` to ask Inductor what comes of it.
-`lowered_graphs` is the way to Inductor that these share. `triton_code` has Inductor write what it has scheduled for a
-GPU, and `cubins` has Triton compile it.
+`scheduled` returns the kernels of a model, or of a `Graph` alone, which `to_fx` converts to a joint FX graph.
+`traffic_count` reads the kernels from Inductor's schedule, also during a real compilation. `duplicate` is a pass that
+rewrites graphs so that kernels compute values again; it uses `dry_run` to get Inductor's schedule. `lowered_graphs` is
+their common entry to Inductor. `triton_code` gets the code that Inductor writes for a GPU, and `cubins` compiles it.
 
-This room imports the floors of `remat`, and `remat.pytorch.run`, `.read` and `.seam`. Begin with `scheduled`.
+This package imports `remat.pytorch.run`, `.read` and `.seam`, and the rest of `remat`. Begin reading in `scheduled`.
 """

@@ -1,10 +1,9 @@
-"""Measures what a library takes from torch's allocator during one call, by making that call once on this machine.
+"""Measures the workspace that a library allocates during a call, by making the call once on this machine.
 
-oneDNN copies images and filters into layouts that depend on the processor: for gradients of filters, with AVX2 it pads
-one channel to eight (`init_conf` in its `jit_avx2_conv_kernel_f32.cpp`), and with AVX-512 it pads no image of less than
-16 channels (`is_1stconv` in `jit_avx512_common_conv_kernel.cpp`). Fused attention takes blocks for each thread.
-
-On a GPU, cuDNN takes what its own heuristics ask for, which depend on its version and on the chip.
+oneDNN copies images and filters into layouts that depend on the processor. For gradients of filters, it pads one
+channel to eight with AVX2 (`init_conf` in its `jit_avx2_conv_kernel_f32.cpp`), and with AVX-512 it does not pad images
+with fewer than 16 channels (`is_1stconv` in `jit_avx512_common_conv_kernel.cpp`). Fused attention takes blocks per
+thread. On a GPU, the workspace follows from cuDNN's heuristics, which depend on its version and on the chip.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from remat.pytorch.seam.step_allocations import cpu_allocations, gpu_allocations
 from remat.pytorch.seam.thread_patch import in_place, torchs_own
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves, tree_map
 
-# Their memory does not depend on the contents of tensors.
+# Calls whose memory does not depend on the contents of tensors.
 _MEASURED = {
     "cpu": ("aten.convolution", "aten._scaled_dot_product_flash_attention_for_cpu"),
     "cuda": ("aten.convolution", "aten._scaled_dot_product_"),
@@ -30,10 +29,10 @@ _bytes_by_call: dict[tuple[Any, ...], int] = {}
 
 
 def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Returns the bytes that a call takes besides its arguments, fake or not, and results; None if not measured.
+    """Returns the bytes that a call takes in addition to arguments (fake or not) and results; None if not measured.
 
     Raises:
-        torch.OutOfMemoryError: the arguments do not fit onto the GPU beside what is there.
+        torch.OutOfMemoryError: the arguments do not fit into the free memory of the GPU.
     """
     leaves = tree_leaves((args, kwargs))
     devices = {leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)}
@@ -51,11 +50,11 @@ def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Ma
 
 
 def _measured_on_cpu(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    results: list[Any] = []  # they are counted by whoever asks
+    results: list[Any] = []  # the caller counts these
     return _most(cpu_allocations(lambda: results.append(operator(*args, **kwargs))))
 
 
-# cuDNN may try its algorithms in a first call, and attention with dropout draws.
+# The first call may benchmark cuDNN's algorithms, and attention with dropout draws random numbers.
 def _measured_on_gpu(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     results: list[Any] = []
     gpus = {leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda}
@@ -69,7 +68,7 @@ def _most(allocations: Sequence[int]) -> int:
     return max(held) - held[-1]
 
 
-# Kernels for a GPU may be written without one, or for another one (`remat.pytorch.seam.virtual_gpu`).
+# False without a GPU, and inside `remat.pytorch.seam.virtual_gpu`.
 def _is_here() -> bool:
     is_available = torchs_own(torch.cuda, "is_available")
     return is_available() and in_place(torch.cuda, "is_available") is is_available
@@ -88,7 +87,7 @@ def _layout(leaf: Any) -> Any:
 
 
 def _zeros(values: Any) -> Any:
-    made: dict[int, Tensor] = {}  # queries, keys and values may lie in one storage
+    made: dict[int, Tensor] = {}  # queries, keys and values may share a storage
 
     def zeros(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -23,55 +23,52 @@ from remat.pytorch.seam.virtual_gpu import device_of
 class KernelCubins:
     """Describes a Triton kernel of a pass.
 
-    Inductor times the configurations of a kernel on the GPU and keeps the fastest. Which one that is cannot be known
-    without the GPU, so figures are the largest of all.
+    Inductor times the configurations of a kernel on the GPU and keeps the fastest. Without the GPU, that one is
+    unknown, so each figure is the largest of all configurations.
     """
 
     name: str  # in the code of the pass
     launches: int  # how often the pass launches it
-    bytes: int  # what it reads and writes in all its launches, by Inductor's own count
-    cubins: tuple[Cubin, ...]  # one for each configuration
+    bytes: int  # read and written in all its launches, by Inductor's own count
+    cubins: tuple[Cubin, ...]  # one per configuration
 
     @property
     def registers(self) -> int:
-        """Returns how many registers a thread needs, in the configuration that needs the most."""
         return max(cubin.registers for cubin in self.cubins)
 
     @property
     def spilled_bytes(self) -> int:
-        """Returns how many bytes a thread spills to memory for want of registers, in the worst configuration."""
+        """Returns the bytes that a thread spills to memory because it has too few registers."""
         return max(cubin.spilled_bytes for cubin in self.cubins)
 
     @property
     def shared_bytes(self) -> int:
-        """Returns how much shared memory a block needs, in the configuration that needs the most."""
         return max(cubin.shared_bytes for cubin in self.cubins)
 
 
 @dataclass(frozen=True)
 class CompiledPass:
-    """Holds the code of a pass, and its kernels compiled, in the order in which they are first launched."""
+    """Holds the code of a pass, and its compiled kernels in the order of their first launches."""
 
     code: PassCode
     kernels: tuple[KernelCubins, ...]
 
     @property
     def calls(self) -> int:
-        """Returns how many calls of libraries there are, such as matrix products."""
         return sum(not names for names in self.code.launched)
 
     @property
     def called_bytes(self) -> int:
-        """Returns the bytes that the calls of libraries read and write, by Inductor's own count."""
+        """Returns the bytes that library calls read and write, by Inductor's own count."""
         return sum(
             kernel.bytes for kernel, names in zip(self.code.kernels, self.code.launched, strict=True) if not names
         )
 
     def write(self, folder: Path) -> None:
-        """Writes `forward.py` or `backward.py`, and a folder beside it: source, assembly and cubins of each kernel.
+        """Writes `forward.py` or `backward.py`, and a folder with source, assembly and cubins of each kernel.
 
         Args:
-            folder: made if need be; what is there under the same names is replaced.
+            folder: created if missing; files with the same names are replaced.
         """
         within = folder / self.code.name
         within.mkdir(parents=True, exist_ok=True)
@@ -85,20 +82,18 @@ class CompiledPass:
 
 
 def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
-    """Makes Inductor write both passes of a plan, and Triton compile every kernel of them.
-
-    A kernel takes a second for each configuration, or so.
+    """Generates Inductor's code of both passes, and compiles all kernels with Triton: a second per configuration.
 
     Args:
         graph: the joint graph, whatever device it was captured for.
-        device: "a100", "a100-40gb", "h100" or "h200", whether or not the machine has a GPU, or a GPU of torch.
+        device: "a100", "a100-40gb", "h100" or "h200", with or without a GPU in the machine, or a GPU of torch.
 
     Raises:
-        CannotRebuild: the graph has an operator or an argument that cannot be made again.
+        CannotRebuild: the graph has an operator or an argument that cannot be rebuilt.
         InvalidOption: the device is no GPU.
     """
-    found, for_device = device_of(device)
-    if found.type != "cuda":
+    target, for_device = device_of(device)
+    if target.type != "cuda":
         raise InvalidOption(f"compile_plan: device must be a GPU, as Triton compiles for no other, got {device!r}")
     with for_device():
         for code in triton_code(Scheduled(graph, device=device), plan):
@@ -109,6 +104,6 @@ def _kernels(code: PassCode) -> Iterator[KernelCubins]:
     launches, bytes_ = Counter[str](), Counter[str]()
     for kernel, names in zip(code.kernels, code.launched, strict=True):
         launches.update(names)
-        bytes_.update(dict.fromkeys(names[:1], kernel.bytes))  # where there are several, the first stands for all
+        bytes_.update(dict.fromkeys(names[:1], kernel.bytes))  # the first of several gets the bytes of all
     for name, times in launches.items():
         yield KernelCubins(name, times, bytes_[name], tuple(compiled(code.sources[name], name)))

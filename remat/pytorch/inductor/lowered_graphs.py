@@ -1,13 +1,13 @@
-"""Visits TorchInductor's lowered graphs of a model under a plan, where kernels would be written next.
+"""Visits TorchInductor's lowered graphs of a model under a plan, at the point where code would be generated.
 
-Everything runs as in a compilation: Dynamo, AOTAutograd, our split, Inductor's passes, lowering, fusion and
-scheduling. Then, instead of code generation, a visitor looks at what is scheduled, and the graphs are
-interpreted. Run with torch 2.13.0.
+Everything else runs as in a compilation: Dynamo, AOTAutograd, our split, Inductor's passes, lowering, fusion and
+scheduling. Then a visitor reads the schedule instead of code generation, and the graphs are interpreted. Run with torch
+2.13.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -31,16 +31,16 @@ from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import backward_at_once, fresh_compilation, nothing_cached
 
 LoweringVisitor: TypeAlias = Callable[[Any], None]
-"""Takes a `GraphLowering` of a forward or backward pass, with its `scheduler`, while Inductor works on it."""
+"""Receives a `GraphLowering` of a forward or backward pass, with its `scheduler`, while Inductor works on it."""
 
 
 @contextmanager
 def visited(visit: LoweringVisitor) -> Generator[None]:
-    """Calls a visitor with every graph that this thread has Inductor schedule inside the block, and writes no kernels.
+    """Calls a visitor with every graph that Inductor schedules in this thread within the block, without kernels.
 
-    Nothing inside comes from a cache on disk, and backward passes are compiled at once, not only when they run. What
-    was compiled in this process before is not compiled again: `torch.compiler.reset()` forgets it. A graph outside of
-    training, which Inductor calls inference, has no plan and is passed over.
+    Caches on disk are off, and backward passes are compiled at once, not when they first run. A graph that was compiled
+    earlier in this process is not compiled again (`torch.compiler.reset()` forgets it). Graphs outside training, which
+    Inductor calls inference, have no plan and are skipped.
     """
 
     def observe(lowering: Any) -> Any:
@@ -58,18 +58,14 @@ def visited(visit: LoweringVisitor) -> Generator[None]:
 
 
 def visit_lowerings(
-    visit: LoweringVisitor,
-    model: Callable[..., Any],
-    args: tuple[Any, ...],
-    plans: Plan | Sequence[Plan],
-    options: Mapping[str, Any] | None = None,
+    visit: LoweringVisitor, model: Callable[..., Any], args: tuple[Any, ...], plans: Plan | Sequence[Plan]
 ) -> None:
-    """Visits each forward and each backward graph that a plan makes of a model, in turn.
+    """Visits each forward and each backward graph of a model under a plan.
 
     Args:
-        model: a module or function; it runs once, and is left as it was.
+        model: a module or function; it runs once, and is restored.
     """
-    settings = {"custom_partitioner_fn": Partitioner.of(plan=plans), **(options or {})}
+    settings = {"custom_partitioner_fn": Partitioner.of(plan=plans)}
 
     @own_errors()
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -82,13 +78,13 @@ def visit_lowerings(
 def lower(
     graph_module: fx.GraphModule, fake_mode: Any, visit: LoweringVisitor, *, backward: bool, donated: Sequence[int] = ()
 ) -> list[tuple[int, ...] | None]:
-    """Visits the lowering of a forward or backward graph that torch's partitioner made, without Dynamo and AOTAutograd.
+    """Visits the lowering of a forward or backward graph of torch's partitioner, without Dynamo and AOTAutograd.
 
     Args:
-        donated: positions of the inputs over which it may write.
+        donated: positions of the inputs that it may overwrite.
 
     Returns:
-        the strides that Inductor gives to each output; None for what has none.
+        Inductor's strides of each output; None for outputs that are no tensors.
     """
     with (
         prepared(graph_module, fake_mode),

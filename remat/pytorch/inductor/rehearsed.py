@@ -1,8 +1,8 @@
-"""Runs the code that TorchInductor writes for a plan on fake tensors and without kernels, to see what it will hold.
+"""Runs the code that TorchInductor generates for a plan on fake tensors, without kernels, to get its peak.
 
-The order of the kernels, and which buffer takes the memory of which, are Inductor's own then. Only what libraries take
-while they run the code does not say: some calls are made once (`remat.pytorch.inductor.call_workspaces`), and for the
-others `remat.predict.buffers.workspaces` states it.
+So the order of the kernels and the reuse of buffers are Inductor's own. The code does not contain the workspaces of
+libraries: `remat.pytorch.inductor.call_workspaces` measures some calls, and `remat.predict.buffers.workspaces` models
+the others.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from remat.pytorch.seam.written_code import written_code
 
 
 def rehearsed_peak(graph: Graph, plan: Plan) -> int:
-    """Returns the most bytes that a step holds at once: what `remat.timeline(graph, plan).peak_bytes` predicts."""
+    """Returns the peak of a step in bytes: what `remat.timeline(graph, plan).peak_bytes` predicts."""
     scheduled, passes = Scheduled(graph), list[tuple[Callable[..., Any], dict[str, Any], Sequence[str]]]()
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
         placeholders = lowering.module.graph.find_nodes(op="placeholder")
-        given = {inputs[str(node.target)]: node.meta["val"] for node in placeholders}
-        passes.append((_loaded(written_code(lowering).text, lowering.constants), given, outputs))
+        fakes = {inputs[str(node.target)]: node.meta["val"] for node in placeholders}
+        passes.append((_loaded(written_code(lowering).text, lowering.constants), fakes, outputs))
 
     scheduled.visit(plan, visit)
     joint, held, made, by_caller = scheduled.joint_graph, _AllocationCounter(), dict[str, Any](), list[Any]()
     with joint.fake_mode, held, torch.no_grad():
-        for call, given, outputs in passes:
-            results = call([made.pop(name, fake) for name, fake in given.items()])
+        for call, fakes, outputs in passes:
+            results = call([made.pop(name, fake) for name, fake in fakes.items()])
             made = dict(zip(outputs, results, strict=True))
             by_caller.append(results if by_caller else results[: joint.num_fwd_outputs])
             del results
@@ -53,16 +53,16 @@ class _AllocationCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         results = func(*args, **(kwargs or {}))
-        given, made = (
+        taken, made = (
             [leaf for leaf in tree_leaves(of) if isinstance(leaf, Tensor)] for of in ((args, kwargs), results)
         )
-        before, new = ({storage_of(one): one.untyped_storage() for one in of} for of in (given, made))
-        self._alive = {key: found for key, found in self._alive.items() if not found[0].expired()}
+        before, new = ({storage_of(one): one.untyped_storage() for one in of} for of in (taken, made))
+        self._alive = {key: entry for key, entry in self._alive.items() if not entry[0].expired()}
         self._alive |= {key: (StorageWeakRef(one), one.nbytes()) for key, one in new.items() if key not in before}
         if (work := measured_bytes(func, args, kwargs or {})) is None:
             stored = {key: one.nbytes() for key, one in before.items()}
-            arguments, written = ([_buffer(one) for one in of] for of in (given, made))
-            on_gpu = any(one.device.type == "cuda" for one in given)
+            arguments, written = ([_buffer(one) for one in of] for of in (taken, made))
+            on_gpu = any(one.device.type == "cuda" for one in taken)
             work = gpu_call_bytes(str(func), arguments) if on_gpu else call_bytes(str(func), arguments, written, stored)
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
@@ -74,7 +74,7 @@ def _buffer(tensor: Tensor) -> Buffer:
 
 
 class _Nothing:
-    """Stands for a kernel, and for what would compile it."""
+    """Replaces kernels and their compiler by objects that do nothing."""
 
     def __getattr__(self, _: str) -> _Nothing:
         return self

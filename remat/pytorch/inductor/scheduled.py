@@ -25,25 +25,25 @@ from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
 PassVisitor: TypeAlias = Callable[[Any, Mapping[str, str], Sequence[str]], None]
-"""Takes a `GraphLowering` of a forward or backward pass with its `scheduler`, and the names that the joint graph has
-for what goes in, by placeholder, and for what comes out, "" for what is no value."""
+"""Receives a `GraphLowering` of a pass with its `scheduler`; the joint graph's names of the inputs, by placeholder; and
+those of the outputs, "" for an output that is no value."""
 
 
 def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[InductorKernel]:
-    """Lists the kernels of each forward and each backward graph of a model under a plan, in Inductor's order.
+    """Returns the kernels of each forward and each backward graph of a model under a plan, in Inductor's order.
 
     Args:
-        model: a module or function; it runs once, uncompiled, and is left as it was.
+        model: a module or function; it runs once, uncompiled, and is restored.
 
     Raises:
-        CaptureError: no model; or there is no joint graph, for one because nothing requires gradients.
+        CaptureError: `model` cannot be called, or has no joint graph, for example because nothing requires gradients.
         InvalidOption: `plans` holds something else.
-        InvalidPlan: a plan is not legal, or there is none for a joint graph.
+        InvalidPlan: a plan is not legal, or missing for a joint graph.
     """
     if not callable(model):
         raise CaptureError(f"inductor_kernels() takes a module or a function, got {model!r}")
-    given: list[Any] = [*plans] if isinstance(plans, list | tuple) else [plans]
-    for plan in given:
+    listed: list[Any] = [*plans] if isinstance(plans, list | tuple) else [plans]
+    for plan in listed:
         if not isinstance(plan, Plan):
             raise InvalidOption(f"inductor_kernels: plans must be a remat.Plan or a list of them, got {plan!r}")
     kernels: list[InductorKernel] = []
@@ -56,15 +56,15 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
 
 
 class Scheduled:
-    """Lists Inductor's kernels for a graph under any plan: no model, no Dynamo, no AOTAutograd, nothing allocated.
+    """Returns Inductor's kernels of a graph under any plan, without model, Dynamo, AOTAutograd and allocations.
 
-    The joint FX graph is made again from the graph's columns (`remat.pytorch.inductor.to_fx`), once. For each plan
-    torch's own extraction splits it, and Inductor's passes, lowering and scheduler do the rest. It takes
-    graphs from files, and parts of graphs: a block whose boundary values are inputs, tangents, outputs.
+    The joint FX graph is rebuilt once from the graph's columns (`remat.pytorch.inductor.to_fx`). For each plan, torch's
+    own extraction splits it, and Inductor's passes, lowering and scheduler follow. It accepts graphs from files, and
+    parts of graphs: a block whose boundary values are inputs, tangents and outputs.
 
-    The kernels are those of `inductor_kernels`, unless the model's inputs are not contiguous, or what is an
-    output twice, or a saved input, meets one of Inductor's rules about outputs. Sizes that were symbolic are
-    the numbers that they stood for.
+    The kernels are those of `inductor_kernels`, with two exceptions: the model has inputs that are not contiguous, or
+    Inductor's rules about outputs apply to a value that is returned twice or to a saved input. Symbolic sizes have the
+    values from the capture.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class Scheduled:
         device: str | torch.device | None = None,
         copy_stream: bool = False,
     ) -> None:
-        """Makes the joint graph again.
+        """Rebuilds the joint graph.
 
         Args:
-            graph: as `remat.capture` makes it, or a part of one; whatever device it was captured for.
-            device: where its tensors are said to be: a device of torch, or the name of a GPU that need not be
-                there: "a100", "a100-40gb", "h100", "h200". None for the one that the graph was captured for.
-            copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
+            graph: a graph of `remat.capture`, or a part of one, whatever device it was captured for.
+            device: the device of its tensors: a torch device, or the name of a GPU that may be missing: "a100",
+                "a100-40gb", "h100", "h200". None for the device of the capture.
+            copy_stream: whether offloaded values are copied in a CUDA stream of their own (see `remat.compile`).
 
         Raises:
-            CannotRebuild: the graph has an operator that is not installed here, a higher-order one, or an
-                argument of which only the type is known.
-            InvalidOption: no graph; or Inductor is set to decide by timing.
-            NotInstalled: the device is a GPU, and neither a driver nor Triton is there.
+            CannotRebuild: the graph has an operator that is not installed or is higher-order, or an argument of which
+                only the type is known.
+            InvalidOption: the graph is no `Graph`, or Inductor is set to decide by timing.
+            NotInstalled: the device is a GPU, and neither a driver nor Triton is installed.
         """
         self.graph, self.copy_stream = checked_graph(graph), checked_flag("copy_stream", copy_stream)
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
@@ -94,9 +94,9 @@ class Scheduled:
             self.joint_graph = JointGraph.of(graph, self._device)
 
     def joint(self) -> fx.GraphModule:
-        """Copies the joint graph, so that it can run: inputs and tangents in, outputs and gradients out.
+        """Returns a copy of the joint graph that can run: from inputs and tangents to outputs and gradients.
 
-        Symbolic integers are left out; outputs come once each, in the order of the graph.
+        It has no symbolic integers; each output comes once, in the order of the graph.
         """
         module = self.joint_graph.module
         copied = fx.Graph()
@@ -104,7 +104,7 @@ class Scheduled:
         return fx.GraphModule(module, copied)
 
     def kernels(self, plan: Plan) -> list[InductorKernel]:
-        """Lists the kernels of the forward and then of the backward pass, in Inductor's order."""
+        """Returns the kernels of the forward and then of the backward pass, in Inductor's order."""
         kernels: list[InductorKernel] = []
 
         def visit(lowering: Any, inputs: Mapping[str, str], _: Sequence[str]) -> None:
@@ -114,18 +114,20 @@ class Scheduled:
         return kernels
 
     def visit(self, plan: Plan, visit: PassVisitor) -> None:
-        """Shows the forward and then the backward pass to a visitor, while Inductor works on it."""
+        """Calls a visitor with the forward and then the backward pass, while Inductor works on it."""
         legal_choice(self.graph, plan)
         if all(node.op != "call_function" for node in self.joint_graph.module.graph.nodes):
-            return  # torch's partitioner takes no graph without operators
+            return  # torch's partitioner does not accept a graph without operators
         strides: dict[str, tuple[int, ...] | None] = {}
         with _uncollected(), self._for_device():
             for backward, module in enumerate(self.split(plan)):
-                if any(node.op == "call_function" for node in module.graph.nodes):  # or Inductor compiles nothing
+                if any(
+                    node.op == "call_function" for node in module.graph.nodes
+                ):  # Inductor compiles no graph without operators
                     strides = self._lowered(module, strides, visit, backward=bool(backward))
 
     def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits the joint graph as a plan says, which is not checked (see `remat.check_plan`)."""
+        """Splits the joint graph by a plan, without checking it (see `remat.check_plan`)."""
         Choice.from_plan(self.graph, plan, offload=True)
         handed = handed_over(self.graph, plan)
 
@@ -140,7 +142,7 @@ class Scheduled:
         backward.graph.output_node().meta["user_visible_output_idxs"] = []
         return forward, backward
 
-    # Returns the strides of the outputs, by name, given those of what the forward pass saves.
+    # Returns the strides of the outputs, by name; `strides` are those of the values that the forward pass saves.
     def _lowered(
         self,
         module: fx.GraphModule,
@@ -152,20 +154,20 @@ class Scheduled:
         placeholders = module.graph.find_nodes(op="placeholder")
         inputs = {str(node.target): node.name for node in placeholders}
         for node in placeholders:
-            value, given = node.meta["val"], strides.get(node.name)
-            if given is not None and given != value.stride():
+            value, saved_strides = node.meta["val"], strides.get(node.name)
+            if saved_strides is not None and saved_strides != value.stride():
                 with self.joint_graph.fake_mode:
-                    node.meta["val"] = value.as_strided(value.shape, given)
+                    node.meta["val"] = value.as_strided(value.shape, saved_strides)
         outputs = [getattr(node, "name", "") for node in outputs_of(module)]
         fake_mode, own = self.joint_graph.fake_mode, ~self.graph.leaf & ~self.graph.derived(externally_visible)
         places = [self.graph.index.get(node.name, -1) for node in placeholders] if backward else []
         donated = [i for i, v in enumerate(places) if v >= 0 and own[v]]
-        found = lower(module, fake_mode, lambda one: visit(one, inputs, outputs), backward=backward, donated=donated)
-        return dict(zip(outputs, found, strict=True))
+        laid_out = lower(module, fake_mode, lambda one: visit(one, inputs, outputs), backward=backward, donated=donated)
+        return dict(zip(outputs, laid_out, strict=True))
 
 
-# Lowering makes so many small objects that collecting garbage takes a third of the time: 2.2 s instead of 1.5 s for a
-# GPT-2-style model of two layers, and no less memory.
+# Lowering makes many small objects, and the garbage collector takes a third of the time: 2.2 s instead of 1.5 s for a
+# GPT-2-style model of two layers, with the same memory.
 @contextmanager
 def _uncollected() -> Generator[None]:
     enabled = gc.isenabled()
@@ -178,13 +180,13 @@ def _uncollected() -> Generator[None]:
 
 
 def outputs_of(module: fx.GraphModule) -> Sequence[Any]:
-    """Lists what a graph returns: nodes, or other objects in their place."""
-    found: Any = module.graph.output_node().args[0]
-    return found
+    """Returns what a graph returns: nodes, or other objects in their place."""
+    outputs: Any = module.graph.output_node().args[0]
+    return outputs
 
 
 def renamed(kernel: InductorKernel, names: Mapping[str, str]) -> InductorKernel:
-    """Replaces the placeholders' names, which torch's partitioner needs, by those of the joint graph."""
+    """Replaces the names of placeholders, which torch's partitioner requires, by those of the joint graph."""
     reads, writes = (
         tuple((names.get(name, name), bytes_) for name, bytes_ in accessed)
         for accessed in (kernel.reads, kernel.writes)

@@ -1,9 +1,8 @@
-"""Makes a joint FX graph again from the columns of a `Graph`: with fake tensors, and nothing allocated.
+"""Rebuilds a joint FX graph from the columns of a `Graph`, with fake tensors and without allocations.
 
-Operators, arguments, shapes and element types come back as they were. What a graph does not record is
-chosen: inputs are contiguous, tangents have the strides of the outputs that they belong to, the
-contents of constants are zeros, and sizes that were symbolic are the numbers that they stood for. The
-outputs come once each, in the order of the graph.
+Operators, arguments, shapes and dtypes are the original ones. What a graph does not record is chosen: inputs are
+contiguous, tangents have the strides of the outputs to which they belong, constants contain zeros, and symbolic sizes
+have their captured values. Each output comes once, in the order of the graph.
 """
 
 from __future__ import annotations
@@ -32,27 +31,25 @@ from remat.pytorch.seam.torch_names import (
 )
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
-# Constants of a graph are real tensors to Inductor; large ones are refused, as nothing is to be allocated.
+# Inductor needs constants as real tensors; large ones are refused, so that nothing large is allocated.
 _LARGEST_CONSTANT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class JointGraph:
-    """Holds a joint graph that torch's partitioner takes."""
+    """Holds a joint graph that torch's partitioner accepts."""
 
-    module: fx.GraphModule  # FX nodes with the names of the graph's values; symbolic integers are left out
+    module: fx.GraphModule  # its nodes have the names of the graph's values; symbolic integers are left out
     fake_mode: FakeTensorMode  # of the fake tensors in `meta["val"]`
     num_fwd_outputs: int  # how many of the outputs belong to the forward pass; they come first
-    # positions, among the inputs of the forward pass, of those that live as long as the model.
+    # positions, among the inputs of the forward pass, of those that are as long-lived as the model.
     parameters: tuple[int, ...]
 
     @classmethod
     def of(cls, graph: Graph, device: torch.device) -> JointGraph:
-        """Rebuilds the joint graph of a `Graph`."""
         return _Builder(graph, device).built()
 
     def partitioned(self, chooser: Chooser) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits it into its forward and backward graphs, as torch's partitioner does with our choice."""
         return partition(
             self.module,
             (),
@@ -91,7 +88,7 @@ class _Builder:
         graph = self.graph
         name, op = graph.names[value], graph.ops[value]
         if graph.dtypes[value] == "symint":
-            return None  # whoever reads it has its hint
+            return None  # its readers have its hint
         if op == "placeholder":
             node = self.fx_graph.create_node("placeholder", self._target(value), name=name)
         elif op == "get_attr":
@@ -109,12 +106,12 @@ class _Builder:
             if flags[value]:
                 node.meta |= {"recompute": policy, "ac_graph_id": 0}
         if graph.in_tangents[value] and op != "placeholder":
-            # A write is the backward's by its tag alone; and only a write depends on no tangent there.
+            # Only a write can be in the backward pass without depending on a tangent; its tag puts it there.
             of_tangent = graph.in_tangents[list(graph.operands[value])].any()
             node.meta["partitioner_tag"] = "is_backward" if of_tangent else "must_be_in_backward"
         return node
 
-    # Torch knows a tangent by its name.
+    # Torch recognizes a tangent by its name.
     def _target(self, value: int) -> str:
         name, tangent = self.graph.names[value], bool(self.graph.in_tangents[value])
         if ("tangents" in name) == tangent:
@@ -138,13 +135,13 @@ class _Builder:
         name, op = graph.names[value], graph.ops[value]
         try:
             target = operator.getitem if op == "getitem" else operator_named(op)
-            given = [self.nodes[u] for u in graph.operands[value]]
-            args, kwargs = call_of(graph.arguments[value], given, self.device)
+            producers = [self.nodes[u] for u in graph.operands[value]]
+            args, kwargs = call_of(graph.arguments[value], producers, self.device)
         except CannotRebuild as error:
             raise CannotRebuild(f"{name!r} ({op}) cannot be rebuilt from the graph: {error}") from None
         return self.fx_graph.create_node("call_function", target, tuple(args), kwargs, name=name)
 
-    # The forward pass comes first, as tangents look like its outputs.
+    # The forward pass comes first, because tangents have the strides of its outputs.
     def _compute(self, outputs: list[fx.Node]) -> None:
         tangents = self.graph.in_tangents
         free = list(outputs)
@@ -160,7 +157,7 @@ class _Builder:
                 else:
                     node.meta["val"] = self._result(value, node)
 
-    # It is like the first output that it may be the tangent of, or contiguous.
+    # A tangent is like the first output to which it may belong; all other inputs are contiguous.
     def _input(self, value: int, free: list[fx.Node]) -> torch.Tensor:
         graph = self.graph
         name, shape = graph.names[value], graph.shapes[value]
@@ -172,7 +169,7 @@ class _Builder:
             like = output.meta["val"]
             if like.shape == made.shape and like.dtype == dtype:
                 free.remove(output)
-                # Where autograd's tangent could not be laid out so, AOTAutograd copies it.
+                # AOTAutograd copies a tangent that has another layout.
                 return torch.empty_strided(shape, torch.empty_like(like).stride(), dtype=dtype, device=self.device)
         return made
 
@@ -180,7 +177,7 @@ class _Builder:
         args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
         target: Any = node.target
         if is_overload(target) and get_layout_constraint_tag(target) == torch.Tag.needs_exact_strides:
-            node.meta["eager_input_vals"] = args, kwargs  # custom operators get what they got in eager mode
+            node.meta["eager_input_vals"] = args, kwargs  # custom operators get the arguments of eager mode
         try:
             result = target(*args, **kwargs)
         except Exception as error:

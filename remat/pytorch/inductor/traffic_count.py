@@ -1,7 +1,7 @@
-"""Counts the kernels that TorchInductor makes of a graph, and the bytes of each.
+"""Counts the kernels that TorchInductor schedules for a graph, and the bytes of each.
 
-Scheduling is where Inductor knows: after all fusion, before code is written. It is observed while a
-compilation runs, in the thread that compiles. Run with torch 2.11.0, 2.13.0 and 2.15.0.
+The count is taken after all fusion and before code generation, while a compilation runs, in the thread that compiles.
+Run with torch 2.11.0, 2.13.0 and 2.15.0.
 """
 
 from __future__ import annotations
@@ -19,39 +19,37 @@ from remat.pytorch.seam.torch_settings import nothing_cached
 
 @dataclass(frozen=True)
 class InductorKernel:
-    """Describes one launch in Inductor's code: a generated kernel, or a call of a library or of an eager operator."""
+    """Describes one launch in Inductor's code: a generated kernel, or the call of a library or of an eager operator."""
 
     name: str  # Inductor's name, unique in its graph
     backward: bool  # whether it runs in the backward pass
-    generated: bool  # Inductor writes it; otherwise it is a call, such as a matrix product
+    generated: bool  # whether Inductor writes it; otherwise it is a call, such as a matrix product
     operators: tuple[str, ...]  # names of the FX nodes that it computes, in Inductor's order
-    # read and written, each buffer once however often the kernel touches it, and no more of it than the kernel can
-    # reach. Inductor's own count: worst-case inputs, best-case kernel.
+    # bytes read and written: each buffer once, and at most what the kernel can reach. Inductor's own count: worst-case
+    # inputs, best-case kernel.
     bytes: int
-    # reads, writes: the buffers behind `bytes`, each with its share of them, by the FX node that computes it or the
-    # placeholder that hands it over. What is both read and written is listed as written.
+    # the buffers of `bytes`, each with its share, named by the FX node that computes it or by the placeholder. A buffer
+    # that is both read and written is listed as written.
     reads: tuple[tuple[str, int], ...] = ()
     writes: tuple[tuple[str, int], ...] = ()
 
 
 @contextmanager
 def counted() -> Generator[list[InductorKernel]]:
-    """Lists the kernels that Inductor schedules on this thread inside the block. The list grows meanwhile.
+    """Yields a growing list of the kernels that Inductor schedules in this thread within the block.
 
-    Caches are off inside: a graph that comes out of a cache is never scheduled. The backward pass
-    runs, and so compiles, on the thread that asks for it: torch's settings belong to a thread since
-    2.13, and the threads that autograd keeps for GPUs would look into the cache nevertheless.
-
-    A branch of `torch.cond` and the body of a nested region count as one call, with what goes in
-    and out, as in Inductor's own metrics.
+    Caches are off inside, because a graph from a cache is never scheduled. The backward pass runs, and so compiles, in
+    the thread that starts it: since 2.13, torch's settings belong to a thread, and autograd's GPU threads would use the
+    cache. A branch of `torch.cond` and the body of a nested region count as one call, with their inputs and outputs, as
+    in Inductor's own metrics.
     """
     kernels: list[InductorKernel] = []
-    seen: list[Any] = []
+    visited: list[Any] = []
 
     def visit(lowering: Any) -> None:
         # The C++ wrapper generates code twice for one graph.
-        if not is_inside_another(lowering) and all(lowering is not other for other in seen):
-            seen.append(lowering)
+        if not is_inside_another(lowering) and all(lowering is not other for other in visited):
+            visited.append(lowering)
             kernels.extend(scheduled_kernels(lowering))
 
     with before_code(visit), nothing_cached(), torch.autograd.set_multithreading_enabled(False):
@@ -59,7 +57,7 @@ def counted() -> Generator[list[InductorKernel]]:
 
 
 def scheduled_kernels(lowering: Any) -> list[InductorKernel]:
-    """Lists the kernels of one of Inductor's graphs, in order, after it was scheduled."""
+    """Returns the kernels of one of Inductor's graphs after scheduling, in order."""
     return [_kernel(node, lowering) for node in launched(lowering)]
 
 
@@ -79,7 +77,7 @@ def _kernel(node: Any, lowering: Any) -> InductorKernel:
     )
 
 
-# A placeholder's buffer has its name already.
+# The buffer of a placeholder already has the placeholder's name.
 def _origin(name: str, lowering: Any) -> str:
     buffer = lowering.name_to_buffer.get(name)
     origin = buffer.get_origin_node() if buffer is not None and name not in lowering.graph_inputs else None

@@ -1,4 +1,4 @@
-"""Gets the Triton code that TorchInductor writes for a plan: a module for each pass, and the source of every kernel."""
+"""Gets the Triton code that TorchInductor writes for a plan: a module per pass, and the source of every kernel."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from remat.pytorch.seam.written_code import written_code
 class PassCode:
     """Holds the code of a forward or a backward pass."""
 
-    backward: bool  # which pass it is
+    backward: bool
     text: str  # a Python module; its `call` takes a list of tensors, empties it, and returns the outputs
     inputs: tuple[str, ...]  # names of the values that `call` takes, in order
-    outputs: tuple[str, ...]  # names of the values that it returns, in order; "" for what is no value
-    kernels: tuple[InductorKernel, ...]  # what is launched or called, in order, with its bytes
-    # for each of `kernels`, the names of the Triton kernels that do it: none for a call of a library.
+    outputs: tuple[str, ...]  # names of the values that it returns, in order; "" for a result that is no value
+    kernels: tuple[InductorKernel, ...]  # launches and calls, in order, with their bytes
+    # for each of `kernels`, the names of its Triton kernels: none for a library call.
     launched: tuple[tuple[str, ...], ...]
-    # of each Triton kernel, by name: a Python module of its own. A kernel may be launched several times.
+    # name of a Triton kernel -> its Python module. A kernel may be launched several times.
     sources: Mapping[str, str]
 
     @property
     def name(self) -> str:
-        """Returns "backward" or "forward"."""
         return "backward" if self.backward else "forward"
 
 
 def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
-    """Makes Inductor write the code of both passes under a plan; a pass without operators has none."""
-    found: list[PassCode] = []
+    """Returns Inductor's code of both passes under a plan; a pass without operators has none."""
+    passes: list[PassCode] = []
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
-        # Counted first: writing code forgets what a loop reads.
+        # Count first: code generation deletes what a loop reads.
         kernels = tuple(renamed(kernel, inputs) for kernel in scheduled_kernels(lowering))
         written = written_code(lowering)
         of_node = {kernel.name: [name for node, name in written.launches if node == kernel.name] for kernel in kernels}
-        found.append(
+        passes.append(
             PassCode(
                 bool(lowering.is_backward),
                 written.text,
@@ -54,4 +53,4 @@ def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
         )
 
     scheduled.visit(plan, visit)
-    return tuple(found)
+    return tuple(passes)

@@ -1,12 +1,12 @@
-"""Measures what a training step really does: bytes moved, kernels, memory kept and held, time.
+"""Measures a training step: bytes moved, kernels, memory saved and held, time.
 
-`training_step` measures a model under each of several strategies (`step_strategies`), compares what they compute
-(`step_values`), counts what autograd keeps (`saved`) and the most memory held (`peak`). For estimators, `timing` has
-the clock, `profiling` times a graph's operators one by one, and `ceilings` measures the device. `torch_budgets` has
-PyTorch's own plans to compare with, and `torch_oracles` lets `remat.refine` ask Inductor or the clock.
+`training_step` measures a model under each of several strategies (`step_strategies`), compares their results
+(`step_values`), and measures what autograd saves (`saved`) and the peak (`peak`). For estimators, `timing` has the
+clock, `profiling` times a graph's operators one by one, and `ceilings` measures the device. `torch_budgets` has
+PyTorch's own plans for comparison; with `torch_oracles`, `remat.refine` scores plans by Inductor or by the clock.
 
-This room may import all of `remat` and of `remat.pytorch`; `remat.predict` and `remat.improve` ask it inside a call.
-Begin with `training_step`.
+This package may import all of `remat`; `remat.predict` and `remat.improve` import it only inside a call. Begin reading
+in `training_step`.
 """
 
 from remat.pytorch.measure.training_step import measure

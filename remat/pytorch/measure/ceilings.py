@@ -1,4 +1,4 @@
-"""Measures the ceilings of this machine's own device: `remat device`."""
+"""Measures the ceilings of this machine's device: `remat device`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LAUNCHES = 1000
 
 
 def measure_device(kind: str | None = None) -> DeviceProfile:
-    """Measures matrix products of each type, copies, the link to a host, and the least time of a kernel: 10 to 20 s.
+    """Measures matrix products of each type, copies, the link to the host, and the least time of a kernel: 10 to 20 s.
 
     Args:
         kind: "cpu", "cuda", or None for CUDA where there is any.
 
     Returns:
-        what was reached, so with fractions of 1. float32 products as torch is set up (TF32 or not).
+        the reached rates, with fractions of 1. float32 products use torch's current setting of TF32.
     """
     device = device_of(kind)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -43,10 +43,10 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
 
 
 def measured_device(kind: str | None = None) -> DeviceProfile:
-    """Reads what was measured of this device before; if nothing was, measures it now and keeps the result.
+    """Returns the measured profile of this device; the first call measures it and stores the result.
 
-    The file that `remat device` writes may be of another device: of another machine that shares the folder, or of
-    as many cores as another process was given. Then this one has a file of its own.
+    The file that `remat device` writes may describe another device: one of another machine that shares the folder, or
+    one with another number of cores. Then this device gets a separate file.
     """
     device = device_of(kind)
     name = device_name(device)
@@ -63,14 +63,14 @@ def measured_device(kind: str | None = None) -> DeviceProfile:
     return measured
 
 
-# Square products, each twice as wide as the last until one takes long; None if torch multiplies no such type.
+# Square products, doubled in width until one takes long; None if torch does not multiply this type.
 def _flops_per_s(stopwatch: Stopwatch, dtype: torch.dtype) -> float | None:
     best, width = 0.0, 256
     while width <= _LARGEST:
         left, right = (torch.ones(width, width, dtype=dtype, device=stopwatch.device) for _ in range(2))
         try:
             ns = stopwatch.best_ns(lambda a=left, b=right: a @ b)
-        except RuntimeError:  # torch multiplies no such elements on this device
+        except RuntimeError:  # torch does not multiply this type on this device
             return None
         best = max(best, 2e9 * width**3 / ns)
         if ns > _LONG_NS:
@@ -85,7 +85,7 @@ def _bytes_per_s(stopwatch: Stopwatch) -> float:
     return 2e9 * source.numel() / stopwatch.best_ns(lambda: target.copy_(source), runs=10)
 
 
-# Both directions at once, on streams of their own; a CPU has no link.
+# Both directions at once, each in its own stream; a CPU has no link.
 def _host_link(stopwatch: Stopwatch) -> dict[str, float]:
     if stopwatch.device.type != "cuda":
         return {}
@@ -111,7 +111,7 @@ def _host_link(stopwatch: Stopwatch) -> dict[str, float]:
     return {"host_bytes_per_s": round(1e9 * _HOST_BYTES / ns(_HOST_BYTES)), "host_latency_ns": round(ns(16))}
 
 
-# From one tiny kernel to the next, in a long row of them.
+# The time from one tiny kernel to the next in a long sequence.
 def _launch_ns(stopwatch: Stopwatch) -> float:
     tiny = torch.ones(16, device=stopwatch.device)
 

@@ -1,4 +1,4 @@
-"""Measures the most memory that a call holds at once."""
+"""Measures the peak memory of a call."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from remat.pytorch.seam.step_allocations import cpu_allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """Runs `call()`, and returns how many bytes of tensors on `device` it held at most, above those from before.
+    """Runs `call()` and returns the peak of tensor bytes on `device` above the bytes from before.
 
-    On CUDA, of the current process by torch's caching allocator. On CPU, by the same running total of
-    what is allocated and freed, read from the events that torch's CPU allocator reports to the profiler:
-    memory that a library keeps for itself is in neither, nor is rounding to pages.
+    On CUDA, this is the figure of torch's caching allocator for this process. On CPUs, it is the running sum of the
+    allocations that torch's CPU allocator reports to the profiler. Neither includes memory that a library keeps for
+    itself, nor rounding to pages.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -13,19 +13,19 @@ from remat.pytorch.read.sample_call import difference, rebuild
 from remat.pytorch.seam.torch_names import fork_rng
 
 TimeCall = Callable[[Callable[[], object]], int]
-"""Takes a function without arguments, and says how many nanoseconds a call takes."""
+"""Takes a function without arguments, and returns how many nanoseconds a call takes."""
 
 
 def time_values(
     graph: Graph, value_of: Mapping[str, int], device: torch.device, time_call: TimeCall
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Runs and times one value of the graph for each key.
+    """Runs and times one value of the graph for each key; restores the random number generators.
 
     Args:
-        value_of: the value to time, by key.
+        value_of: key -> the value to time.
 
     Returns:
-        nanoseconds, and why not for the keys that could not be timed. Random number generators are put back.
+        nanoseconds by key; and for keys that could not be timed, the reason.
     """
     times: dict[str, int] = {}
     failures: dict[str, str] = {}
@@ -38,7 +38,7 @@ def time_values(
                 if wrong:
                     raise CannotRebuild(f"it gives {wrong}")
                 times[key] = time_call(call)
-            # What an operator of anyone's raises cannot be known: it is reported, and the estimate is another's.
+            # An operator may raise any exception. It is reported, and another estimator replaces the time.
             except Exception as error:
                 failures[key] = (str(error).splitlines() or [type(error).__name__])[0]
     return times, failures

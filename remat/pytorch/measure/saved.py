@@ -1,4 +1,4 @@
-"""Counts what autograd keeps between the forward and the backward pass."""
+"""Measures what autograd saves between the forward and the backward pass."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from remat.pytorch.seam.fakes import owned
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """Describes a tensor that autograd keeps."""
+    """Describes a tensor that autograd saves."""
 
-    # shape, dtype: of the tensor, the first one if several share a storage.
+    # of the first tensor, if several share a storage.
     shape: tuple[int, ...]
     dtype: str
     bytes: int  # of the storage that it keeps alive, which may be larger than the tensor
@@ -25,34 +25,29 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Saved:
-    """Lists the memory that one forward pass keeps for the backward pass."""
+    """Lists the memory that one forward pass saves for the backward pass."""
 
-    # one tensor for each distinct storage, in the order in which autograd keeps them; storages of parameters, buffers
-    # and arguments are not counted.
+    # one tensor per distinct storage, in the order in which autograd saves them, without the storages of parameters,
+    # buffers and arguments.
     each: tuple[SavedTensor, ...]
 
     @property
     def tensors(self) -> int:
-        """Returns the number of distinct storages."""
         return len(self.each)
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes of all storages."""
         return sum(tensor.bytes for tensor in self.each)
 
 
 def saved_activations(
     step: Callable[..., Any], model: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> tuple[Any, Saved]:
-    """Runs `step(*args, **kwargs)` and records what autograd keeps.
+    """Runs `step(*args, **kwargs)` and records what autograd saves; returns the result of the step, and the record.
 
     Args:
-        model: the module behind it, whose parameters and buffers do not count; or a function.
-        args, kwargs: what to call it with; their storages do not count either.
-
-    Returns:
-        the result of the step, and what it keeps.
+        model: the module of the step, whose parameters and buffers do not count; or a function.
+        args, kwargs: arguments of the step; their storages do not count either.
     """
     alive = {_address(tensor) for tensor in owned(model, (args, kwargs))}
     kept: dict[int, SavedTensor] = {}
@@ -63,13 +58,9 @@ def saved_activations(
             kept.setdefault(address, SavedTensor(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), size))
         return tensor
 
-    with saved_tensors_hooks(pack, _unchanged), torch.enable_grad():
+    with saved_tensors_hooks(pack, lambda tensor: tensor), torch.enable_grad():
         result = step(*args, **kwargs)
     return result, Saved(tuple(kept.values()))
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _address(tensor: Tensor) -> int:

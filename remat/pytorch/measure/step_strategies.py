@@ -1,4 +1,4 @@
-"""Lists ways to decide what a training step saves, each as a function from a model to a step."""
+"""Lists ways to choose what a training step saves, each as a function from a model to a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from remat.pytorch.seam.torch_partitioner import default_partition, torchs_parti
 from remat.pytorch.seam.torch_settings import partitioner_settings
 
 Strategy: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""From a model to a step that is called as the model is."""
+"""Converts a model to a step that is called like the model."""
 
 NOTHING_RECOMPUTED = "autograd's own saves"
 """The compiled strategy that runs every operator of the forward pass once."""
@@ -30,12 +30,12 @@ def usual_strategies(
     solver: str | Solver | None = None,
     **torch_compile_kwargs: Any,
 ) -> dict[str, Strategy]:
-    """Lists the strategies to compare by name: eager, autograd's own saves, PyTorch in three settings, and ours.
+    """Returns the strategies to compare by name: eager, autograd's own saves, PyTorch in three settings, and ours.
 
-    All but eager go through TorchInductor, so they differ in what is saved and in nothing else.
+    All but eager are compiled by TorchInductor, so they differ only in what is saved.
     """
-    given = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
-    models = [find_costmodel(model) if isinstance(model, str) else model for model in given]
+    listed = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
+    models = [find_costmodel(model) if isinstance(model, str) else model for model in listed]
     with_partitioner = partial(_compile_with, torch_compile_kwargs)
     return {
         "eager": lambda model: model,
@@ -63,18 +63,18 @@ def _compile_with(
 class _Default(CustomPartitionerFn):
     """Saves what autograd would: every operator of the forward pass runs once.
 
-    That may be values together with views of them: see `remat.pytorch.seam.torch_settings.nothing_donated`.
+    It may save values together with views of them: see `remat.pytorch.seam.torch_settings.nothing_donated`.
     """
 
     def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        del kwargs["compiler"]  # torch's other partitioner takes it
+        del kwargs["compiler"]  # only torch's other partitioner takes it
         return default_partition(gm, joint_inputs, **kwargs)
 
     def uuid(self) -> str:
         return "remat: autograd's own saves"
 
 
-# The setting of `torch._functorch.config` holds while the partitioner runs, and at no other time.
+# The setting of `torch._functorch.config` applies only while the partitioner runs.
 @dataclass(frozen=True)
 class _MinCut(CustomPartitionerFn):
     setting: str

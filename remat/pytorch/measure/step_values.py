@@ -1,4 +1,4 @@
-"""Compares what a training step computes with what another way of running it computes."""
+"""Compares the results of a training step with those of a reference step."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch import Tensor, nn
 
 from remat.pytorch.seam.torch_names import tree_leaves
 
-# A gradient that is zero but for rounding, such as that of a bias before a normalization, has no digits to compare:
-# what is this much smaller than the largest of all gradients is compared at this scale.
+# A gradient that is zero except for rounding, such as that of a bias before a normalization, has no digits to compare.
+# So errors are relative to at least this share of the largest gradient.
 _FLOOR = 1e-2
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Holds what one step computed."""
+    """Holds the results of one step."""
 
     values: Mapping[str, Tensor]  # outputs, loss, gradients and buffers, by name; copies
-    drew: bool  # whether the step took random numbers
+    drew: bool  # whether the step drew random numbers
 
     def difference(self, expected: Outcome) -> tuple[float, str]:
-        """Finds the largest relative error of a value, and the name of that value.
+        """Returns the largest relative error of a value, and the name of that value.
 
-        Relative to the largest element of what is expected. Infinite where a value, or an element, is missing
-        or of another shape.
+        Errors are relative to the largest expected element. The error is infinite if a value or an element is missing
+        or has another shape.
         """
         if self.values.keys() != expected.values.keys():
             return math.inf, sorted(self.values.keys() ^ expected.values.keys())[0]
@@ -45,7 +45,7 @@ class Outcome:
 def outcome(
     step: Callable[..., Any], model: Callable[..., Any], args: tuple[Any, ...], loss: Callable[[Any], Tensor]
 ) -> Outcome:
-    """Runs one step, whose gradients start from nothing, and copies all that it computes."""
+    """Runs one step, with gradients cleared before it, and copies its results."""
     leaves = {f"argument {i}": leaf for i, leaf in enumerate(tree_leaves(args)) if isinstance(leaf, Tensor)}
     buffers: dict[str, Tensor] = {}
     if isinstance(model, nn.Module):
@@ -74,29 +74,29 @@ def verdicts(
     compiled: tuple[str, Callable[[], Outcome]],
     tolerance: float,
 ) -> dict[str, dict[str, Any]]:
-    """Says of each strategy whether it computes what it should.
+    """Decides for each strategy whether its results are right.
 
     Args:
-        outcomes: what each computed, by name; all from one state and seed.
-        compiled: name and outcome of a compiled strategy that recomputes nothing: what is right, too, where
-            random numbers are drawn, as compiled ones may be others than eager's.
+        outcomes: the results by name, all from one state and seed.
+        compiled: name and outcome of a compiled strategy without recomputation: the second reference if random numbers
+            are drawn, because those of compiled steps may differ from eager's.
 
     Returns:
-        by name: relative_error, compared_with, and error, which is "" if all is well.
+        by name: relative_error, compared_with, and error, which is "" if the results are right.
     """
     try:
         expected = eager()
-        said = {name: _verdict(actual, expected, "eager", tolerance) for name, actual in outcomes.items()}
-        apart = [name for name, verdict in said.items() if verdict["error"]]
+        judged = {name: _verdict(actual, expected, "eager", tolerance) for name, actual in outcomes.items()}
+        apart = [name for name, verdict in judged.items() if verdict["error"]]
         if expected.drew and apart:
             reference, run = compiled
             once = outcomes.get(reference) or run()
-            said |= {name: _verdict(outcomes[name], once, reference, tolerance) for name in apart}
+            judged |= {name: _verdict(outcomes[name], once, reference, tolerance) for name in apart}
             if reference in apart:
-                said[reference] = _unknown("")  # what it is compared with
-    except Exception as error:  # no strategy is to blame
+                judged[reference] = _unknown("")  # the reference itself
+    except Exception as error:  # the reference failed, not a strategy
         return {name: _unknown(f"compared with nothing, as that fails: {first_line(error)}") for name in outcomes}
-    return said
+    return judged
 
 
 def _verdict(actual: Outcome, expected: Outcome, reference: str, tolerance: float) -> dict[str, Any]:
@@ -110,7 +110,6 @@ def _unknown(why: str) -> dict[str, Any]:
 
 
 def first_line(error: Exception) -> str:
-    """Describes an error in one line, for a table."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 

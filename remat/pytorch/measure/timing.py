@@ -1,4 +1,4 @@
-"""Times a call on a device, as often as it takes to be sure."""
+"""Times a call on a device, with enough repetitions for a stable result."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from remat.errors import InvalidOption
 from remat.predict.time.device import require_kind
 from remat.pytorch.seam.fakes import real_tensors
 
-# More than the last cache holds (50 MB on an H200): a saved value comes from memory in the backward pass.
+# More than the last-level cache (50 MB on an H200): in a real backward pass, a saved value comes from memory.
 _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
 
 
 @contextmanager
 def undisturbed(device: torch.device) -> Generator[None]:
-    """Lets operators run for real, and as they are called, even while torch compiles or under autocast.
+    """Makes operators run for real and in the given dtypes, even while torch compiles or under autocast.
 
-    While torch compiles, all tensors that are made are fake: what would be timed is how long torch takes to find
-    out their shapes. Autocast would compute in another type than the call says.
+    While torch compiles, all new tensors are fake, so a timing would measure shape inference. Autocast would compute in
+    other dtypes than those of the call.
     """
     with real_tensors(), torch.autocast(device.type, enabled=False), torch.no_grad():
         yield
 
 
 class Stopwatch:
-    """Times calls on one device, each with cold caches.
+    """Times calls on one device with cold caches.
 
-    On CUDA, between two events on the stream: the time of the kernels, not of the Python that launches them.
+    On CUDA, the time is that between two events on the stream: of the kernels, without the Python code that launches
+    them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -43,7 +44,7 @@ class Stopwatch:
             self._flush = torch.empty(_FLUSH_BYTES[device.type], dtype=torch.int8, device=device)
 
     def median_ns(self, call: Callable[[], object]) -> int:
-        """Returns the median of 5 to 30 runs, after two to warm up: about 50 ms of calls."""
+        """Returns the median of 5 to 30 runs after two warm-up runs: about 50 ms of calls."""
         for _ in range(2):
             call()
         runs: list[float] = []
@@ -53,12 +54,11 @@ class Stopwatch:
         return max(1, round(statistics.median(runs)))
 
     def best_ns(self, call: Callable[[], object], runs: int = 5) -> float:
-        """Returns the shortest of some runs with the caches as they are, for what the device can do."""
+        """Returns the shortest of several runs with warm caches, as a measure of what the device can do."""
         call()
         return min(self.one_ns(call) for _ in range(runs))
 
     def one_ns(self, call: Callable[[], object]) -> float:
-        """Times one run, in nanoseconds."""
         if self.device.type != "cuda":
             start_ns = time.perf_counter_ns()
             call()
@@ -81,15 +81,15 @@ def device_of(kind: str | None) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Returns the usual name of a device; for a CPU, with the number of threads that torch uses."""
+    """Returns the usual name of a device; for a CPU, with the number of torch's threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} threads"
 
 
 def device_label(device: torch.device) -> str:
-    """Names what a measured time depends on, besides the call: device, torch, and precision of float32."""
-    backends: Any = torch.backends  # which stubs describe in part
+    """Returns a label of what a measured time depends on, besides the call: device, torch, and precision of float32."""
+    backends: Any = torch.backends  # whose type stubs are incomplete
     on_cuda = device.type == "cuda"
     products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul
     convolutions = backends.cudnn.conv if on_cuda else backends.mkldnn.conv

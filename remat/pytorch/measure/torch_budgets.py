@@ -1,4 +1,4 @@
-"""Makes plans from what PyTorch's own partitioner saves at each of its memory budgets."""
+"""Makes plans of what PyTorch's own partitioner saves at each of its memory budgets."""
 
 from __future__ import annotations
 
@@ -30,25 +30,24 @@ def torchs_plans(
     budgets: Iterable[float] = TENTHS,
     **kwargs: Any,
 ) -> list[tuple[Graph, dict[float, Plan]]]:
-    """Asks PyTorch for its choice at each memory budget, for each joint graph of a model.
+    """Returns PyTorch's choice at each memory budget, for each joint graph of a model.
 
-    The plans are as PyTorch makes them: some are not legal (see `remat.check_plan`), since below a
-    budget of 1 it recomputes random numbers.
+    Some of PyTorch's plans are not legal (see `remat.check_plan`): below a budget of 1, it recomputes random numbers.
 
     Args:
         model: a module or function, called once.
-        budgets: from 0 to 1, of `torch._functorch.config.activation_memory_budget`.
+        budgets: values of `torch._functorch.config.activation_memory_budget`, from 0 to 1.
     """
-    found: list[tuple[Graph, dict[float, Plan]]] = []
-    wanted = tuple(budgets)
+    plans: list[tuple[Graph, dict[float, Plan]]] = []
+    shares = tuple(budgets)
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         graph = extract(joint_graph, node_info, num_fwd_outputs, where(joint_graph))
-        chosen = {budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in wanted}
-        found.append((graph, chosen))
+        chosen = {budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in shares}
+        plans.append((graph, chosen))
 
     visit_joint_graphs(read, model, *args, **kwargs)
-    return found
+    return plans
 
 
 def torchs_plans_of(
@@ -58,41 +57,39 @@ def torchs_plans_of(
     device: str | torch.device = "cpu",
     legal: bool = False,
 ) -> dict[float, Plan]:
-    """Asks PyTorch for its choice at each memory budget, for a graph alone: no model is needed.
+    """Returns PyTorch's choice at each memory budget for a graph alone, without a model.
 
-    The joint FX graph is made again (`remat.pytorch.inductor.to_fx`). As above, some of the plans are not legal.
+    The joint FX graph is rebuilt (`remat.pytorch.inductor.to_fx`). Some of the plans are not legal, as in
+    `torchs_plans`.
 
     Args:
-        legal: save what PyTorch recomputes and may not, too: random numbers, mostly a few bytes of seeds.
-        device: where its tensors are said to be, as in `remat.pytorch.inductor.scheduled.Scheduled`.
+        legal: whether to save also the values that PyTorch recomputes illegally: random numbers, mostly a few bytes of
+            seeds.
+        device: the device of its tensors, as in `remat.pytorch.inductor.scheduled.Scheduled`.
 
     Raises:
-        CannotRebuild: an operator of the graph is not installed here, or an argument is lost.
-        InvalidOption: no graph.
+        CannotRebuild: an operator of the graph is not installed, or an argument is not recorded.
+        InvalidOption: the graph is no `Graph`.
         UnknownName, NotInstalled, UnsupportedTorch: see `Scheduled`.
     """
     where, for_device = device_of(device)
-    found: dict[float, Plan] = {}
+    plans: dict[float, Plan] = {}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
         del num_fwd_outputs
         chosen: list[fx.Node] = []
         for budget in budgets:
             chosen = torchs_choice_at(joint_graph, node_info, budget)
-            found[budget] = _plan(graph, chosen)
+            plans[budget] = _plan(graph, chosen)
         return chosen
 
     with for_device():
         JointGraph.of(checked_graph(graph), where).partitioned(read)
-    return legal_plans(graph, found) if legal else found
+    return legal_plans(graph, plans) if legal else plans
 
 
 def legal_plans(graph: Graph, plans: Mapping[float, Plan]) -> dict[float, Plan]:
-    """Saves what PyTorch recomputes and may not, too; other plans stay as they are.
-
-    Args:
-        plans: those of PyTorch, by budget.
-    """
+    """Adds to PyTorch's plans, by budget, the saved values that make them legal; legal plans stay as they are."""
     space = Space(graph)
     return {
         budget: space.state(Choice.from_plan(graph, plan).saved).choice.plan(graph) for budget, plan in plans.items()
@@ -100,7 +97,7 @@ def legal_plans(graph: Graph, plans: Mapping[float, Plan]) -> dict[float, Plan]:
 
 
 def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> list[fx.Node]:
-    """Asks PyTorch what it would save of a joint graph at one memory budget, with its default solver and estimator."""
+    """Returns PyTorch's saved values of a joint graph at one memory budget, with its default solver and estimator."""
     with partitioner_settings(
         activation_memory_budget=budget,
         activation_memory_budget_solver="dp",

@@ -1,4 +1,4 @@
-"""Holds the oracles for `remat.refine` that need torch: TorchInductor's own count of its kernels, and a clock."""
+"""Defines the oracles of `remat.refine` that need torch: TorchInductor's count of its kernels, and a clock."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
 from remat.pytorch.measure.timing import Stopwatch, device_of
 from remat.pytorch.seam.inductor_lowering import compile_pass
 
-# Alternating runs of each step; the score is the median.
+# Runs of each step, in turns; the score is the median.
 _ROUNDS = 15
 
 
 class Inductor(Oracle):
-    """Counts the kernels of both passes that Inductor schedules (see `inductor.scheduled`), in seconds for each plan.
+    """Scores plans by the kernels that Inductor schedules for both passes (see `inductor.scheduled`): seconds per plan.
 
     Attributes:
-        device: for which device, as in `Scheduled`; None for that of the graph.
+        device: as in `Scheduled`; None for that of the graph.
     """
 
     name: ClassVar[str] = "inductor"
@@ -38,11 +38,11 @@ class Inductor(Oracle):
         self.device = device
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Returns the terms of the objective, which must go by the bytes of kernels."""
+        """Returns the terms of the objective, which must depend on the bytes of kernels."""
         return _by_bytes(objective).terms
 
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
-        """Scores plans by the joint graph, rebuilt from the columns of `graph`."""
+        """Returns a scorer that rebuilds the joint graph from the columns of `graph`."""
         cost = _by_bytes(objective).cost(graph)
         scheduled = Scheduled(graph, device=self.device)
 
@@ -54,10 +54,10 @@ class Inductor(Oracle):
 
 
 class Device(Oracle):
-    """Times the compiled step on this machine: on CUDA where there is any, else on the CPU.
+    """Scores plans by the measured time of the compiled step on this machine: on CUDA if there is any, else the CPU.
 
-    Both passes are compiled by Inductor, as each plan splits them, and run on random numbers (whole numbers
-    are zeros); the plans take turns. Compiling takes seconds to minutes a plan.
+    Inductor compiles both passes of each plan, which takes seconds to minutes per plan. They run on random numbers
+    (integers are zeros), and the plans take turns.
     """
 
     name: ClassVar[str] = "device"
@@ -72,7 +72,7 @@ class Device(Oracle):
         return "measured_ns", "saved_bytes"
 
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
-        """Compiles each plan once, and times all anew at each call."""
+        """Returns a scorer that compiles each plan once, and times all plans again in each call."""
         self.terms(objective)
         device = device_of(None)
         scheduled, watch = Scheduled(graph, device=device), Stopwatch(device)
@@ -93,14 +93,14 @@ class Device(Oracle):
 class _Step:
     def __init__(self, scheduled: Scheduled, plan: Plan, device: torch.device) -> None:
         forward, backward = scheduled.split(plan)
-        self._given = {node.name: _made_up(node, device) for node in _inputs(forward)}
+        self._samples = {node.name: _made_up(node, device) for node in _inputs(forward)}
         self._takes = [node.name for node in _inputs(forward)]
         self._returns = [getattr(node, "name", "") for node in outputs_of(forward)]
-        self._wants = [node.name for node in _inputs(backward)]
-        self._given |= {
+        self._backward_takes = [node.name for node in _inputs(backward)]
+        self._samples |= {
             node.name: _made_up(node, device)
             for node in _inputs(backward)
-            if node.name not in self._given and node.name not in self._returns
+            if node.name not in self._samples and node.name not in self._returns
         }
         self._forward, self._backward = (
             compile_pass(module, backward=late) for module, late in ((forward, False), (backward, True))
@@ -108,10 +108,10 @@ class _Step:
         self()
 
     def __call__(self) -> None:
-        results = self._forward([self._given[name] for name in self._takes])
-        at_hand = {**self._given, **dict(zip(self._returns, results, strict=True))}
+        results = self._forward([self._samples[name] for name in self._takes])
+        at_hand = {**self._samples, **dict(zip(self._returns, results, strict=True))}
         del results
-        self._backward([at_hand[name] for name in self._wants])
+        self._backward([at_hand[name] for name in self._backward_takes])
 
 
 def _inputs(module: fx.GraphModule) -> list[fx.Node]:

@@ -1,4 +1,4 @@
-"""Measures what a training step really does: bytes moved, kernels, memory kept and held, time."""
+"""Measures a training step: bytes moved, kernels, memory saved and held, time."""
 
 # pandas ships partial types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -30,24 +30,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Loss = Callable[[Any], Tensor]
-"""From what a model returns to the scalar that is differentiated."""
+"""Converts the output of a model to the scalar that is differentiated."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Describes one training step, forward and backward, under one strategy."""
+    """Holds the measurements of one training step, forward and backward, under one strategy."""
 
-    # what Inductor launches, in order; empty where nothing is compiled, as in eager.
+    # Inductor's launches, in order; empty without compilation, as in eager.
     kernels: tuple[InductorKernel, ...]
-    saved: Saved  # what is kept between the two passes
-    # the most memory held at once above what was held before the step, gradients included: see
-    # `remat.pytorch.measure.peak`.
-    peak_bytes: int
+    saved: Saved
+    peak_bytes: int  # above the memory before the step, with gradients: see `remat.pytorch.measure.peak`
     first_s: float  # wall time of the first step, which compiles
-    times_s: tuple[float, ...] = ()  # wall times of the later ones, until the device has finished
+    times_s: tuple[float, ...] = ()  # wall times of the later steps, until the device has finished
 
     def row(self) -> dict[str, Any]:
-        """Returns the columns of `measure` about this step; what was not measured is missing."""
+        """Returns the columns of `measure` about this step, without those that were not measured."""
         row: dict[str, Any] = {"saved_tensors": self.saved.tensors, "saved_bytes": self.saved.bytes}
         row |= {"peak_bytes": self.peak_bytes, "first_s": self.first_s}
         if self.kernels:
@@ -62,7 +60,7 @@ class Measured:
 
 
 def mean_square(output: Any) -> Tensor:
-    """Computes a loss: a single scalar itself, else the sum of the mean squares of all outputs that have a gradient."""
+    """Returns a loss: a single scalar output, or else the sum of the mean squares of all outputs with gradients."""
     outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if not outputs:
         raise InvalidOption("nothing that the model returns requires a gradient: there is no step to measure")
@@ -80,11 +78,11 @@ def measure_step(
     loss: Loss = mean_square,
     repeats: int = 5,
 ) -> Measured:
-    """Compiles a step anew and measures it.
+    """Compiles a step from scratch and measures it.
 
     Args:
-        model: the module behind it, or the function. Parameters, their gradients, buffers, arguments and
-            random number generators are put back as they were.
+        model: the module of the step, or the function. Parameters, their gradients, buffers, arguments and random
+            number generators are restored.
     """
     torch.compiler.reset()
     run = _TrainingRun(step, model, args, loss)
@@ -103,41 +101,37 @@ def measure(
 ) -> pd.DataFrame:
     """Measures one training step of a model under each strategy, in one run.
 
-    Each strategy compiles, with caches off; then they take turns, `repeats` times, so that whatever
-    else the machine does meets them all.
-
-    Outputs, loss, gradients and buffers of a step must be eager's. Only a model that draws random numbers may
-    differ from it, as TorchInductor's numbers are other ones: then they must be those of a compiled step that
-    recomputes nothing, from the same seed.
+    Each strategy compiles, with caches off. Then the strategies take turns, `repeats` times, so that other load on the
+    machine affects all of them. Outputs, loss, gradients and buffers of a step must be equal to eager's. Only if the
+    model draws random numbers may they differ, because TorchInductor draws other ones: then they must be equal to those
+    of a compiled step without recomputation, from the same seed.
 
     Args:
-        model: a module, or a function of tensors that require gradients; left as it was.
-        args: what to call it with.
-        strategies: what to compare, by name; `usual_strategies()` when left out, which also takes the cost
-            models of your choice.
-        loss: what to differentiate.
-        repeats: timed steps.
-        tolerance: how much a value may differ, relative to its largest element. The default leaves room for
-            half precision and sums in another order; a wrong gradient is off by more.
+        model: a module, or a function of tensors that require gradients; it is restored.
+        args: its arguments.
+        strategies: the strategies by name; the default is `usual_strategies()`, which also takes cost models.
+        loss: converts the output to the scalar that is differentiated.
+        repeats: the number of timed steps.
+        tolerance: the largest allowed difference of a value, relative to its largest element. The default allows half
+            precision and sums in another order; a wrong gradient differs by more.
 
     Returns:
-        one row a strategy, in the order given:
+        one row per strategy, in the given order:
 
         - strategy: the name.
-        - moved_bytes, forward_bytes, backward_bytes: read and written by all kernels as Inductor counts
-          them: what the plan means, not what the hardware's counters would say.
-        - kernels: generated ones, and calls of libraries; fused on CPU as on GPU, but there one function
-          may hold several.
-        - saved_tensors, saved_bytes: kept between the passes; parameters, buffers and arguments apart.
-        - peak_bytes: the most memory held during the step above what was held before.
-        - median_s, fastest_s, slowest_s: of a step, until the device has finished.
-        - first_s: of the first step, which compiles.
-        - relative_error: the largest one, of all values that the step computes.
-        - compared_with: what it is relative to.
-        - error: why there is no measurement, or what is wrong with what the step computes; else "".
+        - moved_bytes, forward_bytes, backward_bytes: bytes that all kernels read and write by Inductor's count, not by
+          hardware counters.
+        - kernels: generated kernels, and library calls; on a CPU one function may contain several kernels.
+        - saved_tensors, saved_bytes: saved between the passes, without parameters, buffers and arguments.
+        - peak_bytes: the peak of memory during the step above the memory before it.
+        - median_s, fastest_s, slowest_s: times of a step, until the device has finished.
+        - first_s: time of the first step, which compiles.
+        - relative_error: the largest relative error of all results of the step.
+        - compared_with: the reference of this error.
+        - error: why there is no measurement, or which result is wrong; otherwise "".
 
     Raises:
-        UnsupportedTorch: the installed torch lacks what measuring relies on.
+        UnsupportedTorch: the installed torch lacks a function that measuring uses.
     """
     if not 0 < tolerance < float("inf"):
         raise InvalidOption(f"tolerance must be a positive number, as a share of a value's size, got {tolerance!r}")
@@ -155,7 +149,7 @@ def measure(
                 outcomes[name] = run.outcome()
             except UnsupportedTorch:
                 raise
-            except Exception as error:  # a strategy that fails is a result too: PyTorch's own do, on some models
+            except Exception as error:  # a failure is a result, too: PyTorch's own strategies fail on some models
                 measured.pop(name, None)
                 errors[name] = first_line(error)
         judged = _judged(_TrainingRun(model, model, args, loss), outcomes, tolerance)
@@ -204,19 +198,21 @@ class _TrainingRun:
     args: tuple[Any, ...]
     loss: Loss
 
-    # What the steps change is left to the caller.
+    # The caller restores what the steps change.
     def first(self) -> Measured:
         start = time.perf_counter()
         with counted() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
         first_s = time.perf_counter() - start
-        saved = saved_activations(self.step, self.model, *self.args)[1]  # the result would hold its graph's memory
+        saved = saved_activations(self.step, self.model, *self.args)[
+            1
+        ]  # without the step's result, which would keep its graph alive
         if self._device().type == "cuda":
-            self._train()  # what cuBLAS allocates for itself in the first steps lasts: it is no part of a later one
+            self._train()  # cuBLAS keeps what it allocates in the first steps; later steps do not allocate it
         self._forget_gradients()
         return Measured(tuple(kernels), saved, peak_bytes(self._train, self._device()), first_s)
 
-    # Nothing stays behind.
+    # Restores all state.
     def outcome(self) -> Outcome:
         with _step_put_back(self.model, self.args), fresh_compilation():
             return outcome(self.step, self.model, self.args, self.loss)
@@ -248,7 +244,7 @@ class _TrainingRun:
             torch.cuda.synchronize(self._device())
 
 
-# Training steps change contents, gradients, and random number generators.
+# Restores contents, gradients, and random number generators.
 @contextmanager
 def _step_put_back(model: Callable[..., Any], args: tuple[Any, ...]) -> Generator[None]:
     gradients = [(tensor, tensor.grad) for tensor in owned(model, args) if tensor.is_leaf]

@@ -1,9 +1,9 @@
-"""Reads a model's joint graph just before torch partitions it, and from that the facts of a `Graph`.
+"""Reads a model's joint graph just before torch partitions it, and extracts the facts of a `Graph`.
 
-`capture` runs Dynamo and AOTAutograd up to the partitioner; `extract` reads the joint graph there: what operators do
+`capture` runs Dynamo and AOTAutograd up to the partitioner. `extract` reads the joint graph there: what operators do
 (`operators`), which values share memory (`sharing`), what the forward pass overwrites (`mutated_inputs`, which also
-splits the graph in two), how each operator was called (`call_text`, from which `sample_call` makes a call again), and
-where in the model (`places`).
+splits the graph in two), the arguments of each call (`call_text`; `sample_call` repeats a call), and the line of the
+model (`places`).
 
-This room imports `remat.facts` and `remat.pytorch.seam`. Begin with `capture`, then `extract`.
+This package imports `remat.facts` and `remat.pytorch.seam`. Begin reading in `capture`, then `extract`.
 """

@@ -20,7 +20,7 @@ from remat.pytorch.seam.torch_names import formula_over_shapes
 
 
 def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Operators, values: Values) -> IntArray:
-    """Counts the operations of each call: by torch's formula if it has one, else one for each element: (n,)."""
+    """Counts the operations (n,) of each call by torch's formula; without a formula, one per element."""
     calls = ops.are([target is not None for target in ops.targets])
     counted = ops.are(
         [
@@ -34,7 +34,7 @@ def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Ope
     numbers: list[int] = ops.number.tolist()
     positions: list[int] = np.flatnonzero(counted).tolist()
     for i in positions:
-        # What torch's formula of a matrix product takes 20 us for is one line here.
+        # torch's formula of a matrix product takes 20 us; this is one line.
         if (factor := factors[numbers[i]]) is None:
             flops[i] = _flops(nodes[i], values.shapes[i], cache)
         else:
@@ -52,8 +52,8 @@ def _flops(node: fx.Node, shape: tuple[int, ...], cache: dict[tuple[Any, ...], i
     if (formula := _formula(target)) is None:
         left, right = (shape_of(factor.meta["val"]) for factor in node.args[:2])  # type: ignore[union-attr]
         return grouped_flops(left, right)
-    # A formula takes 50 us, and models repeat their layers.
-    settings = [str(given) for given in (*node.args, *node.kwargs.items()) if not isinstance(given, fx.Node)]
+    # Cached: a formula takes 50 us, and models repeat their layers.
+    settings = [str(value) for value in (*node.args, *node.kwargs.items()) if not isinstance(value, fx.Node)]
     call = (target, shape, *settings, *(shape_of(source.meta.get("val")) for source in node.all_input_nodes))
     if call not in cache:
         cache[call] = hint(_by_formula(formula, node, node.meta.get("val")))
@@ -61,7 +61,7 @@ def _flops(node: fx.Node, shape: tuple[int, ...], cache: dict[tuple[Any, ...], i
 
 
 _aten: Any = torch.ops.aten
-# Matrix products, and which argument is the left factor.
+# Matrix products, with the position of the left factor.
 _LEFT_FACTOR: dict[Any, int] = {
     _aten.mm.default: 0,
     _aten.bmm.default: 0,
@@ -70,19 +70,19 @@ _LEFT_FACTOR: dict[Any, int] = {
 }
 
 
-# Torch's formulas read it as any other shape, but their wrappers need not take it apart and rebuild it.
+# To torch's formulas this is a shape like any other, but their wrappers do not traverse and rebuild it.
 class _Shape(tuple[Any, ...]):
     pass
 
 
-# Of the wrapper that torch puts around a formula over shapes: it maps trees, which takes 50 us a matrix product.
+# The code of the wrapper that torch puts around a formula over shapes: its tree map takes 50 us per matrix product.
 _OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
 
 
 def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
     def shape(argument: fx.Node) -> Any:
-        given = argument.meta["val"]
-        return _Shape(given.shape) if isinstance(given, torch.Tensor) else given
+        fake = argument.meta["val"]
+        return _Shape(fake.shape) if isinstance(fake, torch.Tensor) else fake
 
     if getattr(formula, "__code__", formula) is _OVER_SHAPES and isinstance(value, torch.Tensor):
         args, kwargs = map_arg((node.args, node.kwargs), shape)
@@ -90,12 +90,12 @@ def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
     args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
     try:
         return formula(*args, **kwargs, out_val=value)
-    except AssertionError:  # torch 2.11 has no formula for attention of grouped queries: repeat keys and values
+    except AssertionError:  # torch 2.11 has no formula for grouped-query attention: repeat keys and values
         args, kwargs = map_arg((node.args, node.kwargs), shape)
         return formula.__wrapped__(*_repeated_heads(args), **kwargs)
 
 
-# Queries, keys and values, of (batch, heads, length, width), get as many heads each as the queries have.
+# Gives queries, keys and values, of (batch, heads, length, width), the number of heads of the queries.
 def _repeated_heads(args: tuple[Any, ...]) -> tuple[Any, ...]:
     heads = max((shape[1] for shape in args if isinstance(shape, _Shape) and len(shape) == 4), default=0)
     return tuple(

@@ -1,18 +1,18 @@
-"""Writes how an operator was called as text in `Graph.arguments`, and reads the call back from the text.
+"""Encodes the call of an operator as text for `Graph.arguments`, and decodes such text.
 
-A call whose arguments are its producers, each once and in order, is "". Any other is JSON:
+A call whose arguments are its producers, each once and in order, is "". Any other call is JSON:
 
     [...]                               the positional arguments
-    {"args": [...], "kwargs": {...}}    where there are keyword arguments, too
+    {"args": [...], "kwargs": {...}}    with keyword arguments
 
-Numbers, texts, booleans, null and lists stand for themselves (Infinity and NaN included); the rest are objects:
+Numbers, texts, booleans, null and lists are themselves (Infinity and NaN included); all others are objects:
 
     {"v": k}                            the k-th producer: the k-th use of the value in `Graph.producers`
-    {"v": k, "hint": 7}                 the same, a symbolic integer; 7 when the graph was captured
+    {"v": k, "hint": 7}                 the same, a symbolic integer that was 7 at the capture
     {"dtype": "float32"}                and "device", "layout" and "memory_format" in the same way
     {"complex": [re, im]}
     {"slice": [start, stop, step]}
-    {"unknown": "Generator"}            what cannot be rebuilt; only its type is kept
+    {"unknown": "Generator"}            an argument that cannot be rebuilt; only its type is kept
 
 Strides are not recorded: see `remat.pytorch.read.sample_call`.
 """
@@ -47,14 +47,14 @@ _NUMBERS = (float, int)
 def call_texts(
     nodes: Sequence[fx.Node], sources: Sequence[Collection[fx.Node]], ops: Operators, symbolic: AbstractSet[fx.Node]
 ) -> Deferred[tuple[str, ...]]:
-    """Writes every node's call as text once they are asked for, as a plan needs none.
+    """Encodes every node's call as text on first use, because a plan needs none of them.
 
-    Until then no node is kept: of most calls a tuple, the constants after the first argument, and () if all arguments
-    are producers; of others a list or dictionary, with what is written in the place of each node. Models repeat their
-    layers: a call is encoded once, and found again by its repr (which no two different constants share).
+    Until then, the result holds no node, only a template of each call, mostly a tuple of the constants after the first
+    argument. Models repeat their layers: calls with the same repr (which no two different constants share) are encoded
+    once.
 
     Args:
-        sources: what each of them uses, each once and in order.
+        sources: the nodes that each node uses, each once and in order.
         symbolic: the nodes that are symbolic integers.
     """
     calls: list[Any] = []
@@ -76,13 +76,13 @@ def _is_value_and_number(args: Sequence[Any]) -> bool:
 
 
 def _texts(calls: Sequence[Any]) -> tuple[str, ...]:
-    known = {"()": ""}
+    texts = {"()": ""}
     keys = [*map(repr, calls)]
     for key, call in zip(keys, calls, strict=True):
-        if key not in known:
+        if key not in texts:
             whole: Any = (_FIRST, *call) if type(call) is tuple else call
-            known[key] = json.dumps(whole, separators=(",", ":"), default=_special)
-    return tuple([known[key] for key in keys])
+            texts[key] = json.dumps(whole, separators=(",", ":"), default=_special)
+    return tuple([texts[key] for key in keys])
 
 
 def _without_nodes(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Iterable[fx.Node]) -> Any:
@@ -108,11 +108,11 @@ def _special(argument: Any) -> dict[str, Any]:
 
 
 def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[list[Any], dict[str, Any]]:
-    """Reads the positional and keyword arguments of a call.
+    """Decodes the positional and keyword arguments of a call.
 
     Args:
-        producers: what to put in the place of each producer, in the order of the uses.
-        device: takes the place of the device that the graph was captured on.
+        producers: the objects to pass in the places of the producers, in the order of the uses.
+        device: the device to pass in the place of the device of the capture.
     """
     if not text:
         return list(producers), {}

@@ -1,4 +1,4 @@
-"""Captures the joint graph of a model's training step, as the compiler would partition it."""
+"""Captures the joint graph of a model's training step that the compiler would partition."""
 
 from __future__ import annotations
 
@@ -27,29 +27,27 @@ JointVisitor = Callable[[fx.Graph, Any, int], None]
 
 
 def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any) -> Graph:
-    """Captures the joint forward+backward graph of `model_or_fn(*args, **kwargs)`.
+    """Captures the joint forward and backward graph of `model_or_fn(*args, **kwargs)`.
 
-    It is the very graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after
-    Inductor's passes over joint graphs. Nothing is compiled to kernels. The forward pass runs once,
-    uncompiled; arguments, the parameters and buffers of the module, and random number generators (of
-    torch, numpy and Python) are put back as they were. Where they are fake tensors, the forward pass
-    is fake, too: a graph of any size takes no memory for the tensors that it describes.
+    The result is the graph that TorchInductor would partition: traced by Dynamo and AOTAutograd, after Inductor's
+    passes over joint graphs. No kernel is compiled. The forward pass runs once, uncompiled; afterwards, arguments,
+    parameters, buffers, and the random number generators of torch, numpy and Python are restored. With fake tensors,
+    the forward pass is fake, too, so a graph of any size takes no memory for its tensors.
 
     Args:
         model_or_fn: a module or function whose output depends on something that requires gradients.
-        args, kwargs: what to call it with.
-        device: to capture the step for, whatever device the model is on: "a100", "a100-40gb", "h100" or "h200",
-            whether or not the machine has a GPU, or a device of torch. The forward pass is fake then, and the
-            model is as it was afterwards. None for the device of the model. A keyword of this name does not reach
-            the model: for a model that takes one, `functools.partial(model, device=...)`.
+        args, kwargs: its arguments.
+        device: the device to capture the step for, whatever device the model is on: "a100", "a100-40gb", "h100" or
+            "h200", with or without a GPU in the machine, or a torch device. The forward pass is then fake, and the
+            model is restored. None for the device of the model. This keyword does not reach the model: use
+            `functools.partial(model, device=...)` for a model that takes one.
 
     Raises:
-        CaptureError: no gradient is required, or the model breaks into several graphs (then
-            `remat.pytorch.capture_all` returns them all), or fake tensors are mixed with real ones, or the
-            model cannot be captured for the device.
-        UnknownName: there is no such device.
+        CaptureError: no gradient is required, the model breaks into several graphs (`remat.pytorch.capture_all` returns
+            them all), fake and real tensors are mixed, or the model cannot be captured for the device.
+        UnknownName: no device has this name.
         NotInstalled: the device is a GPU, and Triton is missing.
-        UnsupportedTorch: the installed torch lacks what capturing relies on, or Triton does not fit it.
+        UnsupportedTorch: the installed torch lacks a function that capturing uses, or Triton does not match torch.
     """
     graphs = capture_all(model_or_fn, *args, device=device, **kwargs)
     if len(graphs) > 1:
@@ -64,8 +62,8 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, 
 def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any) -> list[Graph]:
     """Captures all joint graphs of a model that may have several: one `Graph` each, in order.
 
-    Dynamo makes several where it breaks a graph; and one for the body of each
-    `nested_compile_region`, however often the body is called.
+    Dynamo makes several graphs at graph breaks, and one for the body of each `nested_compile_region`, however often it
+    is called.
     """
     graphs: list[Graph] = []
     meta = {
@@ -81,7 +79,7 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
 
 
 def where(joint_graph: fx.Graph) -> dict[str, str]:
-    """Returns the device of a graph for `Graph.meta`: "cpu", and whether one thread runs, or "cuda", and which GPU."""
+    """Returns the device for `Graph.meta`: "cpu" and whether torch uses one thread, or "cuda" and the GPU's name."""
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
     if kind == "cuda":
@@ -92,10 +90,7 @@ def where(joint_graph: fx.Graph) -> dict[str, str]:
 def visit_joint_graphs(
     visit: JointVisitor, model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any
 ) -> None:
-    """Calls `visit` with each joint graph when torch would choose what to save.
-
-    Arguments and errors are those of `capture`.
-    """
+    """Calls `visit` with each joint graph when torch would choose the saved values. Args and errors: see `capture`."""
     if not callable(model_or_fn):
         raise CaptureError(f"capture() takes a module or a function, got {model_or_fn!r}")
     if torch.is_inference_mode_enabled():
@@ -106,7 +101,7 @@ def visit_joint_graphs(
         nonlocal visits
         visits += 1
         visit(joint_graph, node_info, num_fwd_outputs)
-        return list(node_info.inputs)  # any legal choice will do: the result is never differentiated
+        return list(node_info.inputs)  # any legal choice is fine: the result is never differentiated
 
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         nonlocal traced
@@ -116,9 +111,9 @@ def visit_joint_graphs(
     def call(*args: Any, **kwargs: Any) -> Any:
         return model_or_fn(*args, **kwargs)
 
-    # Dynamo keeps what it compiles with the code that it compiled, and after eight entries, or where it found nothing
-    # to compile, runs that code eagerly, without a word. `call` and its code are new each time, so that a capture
-    # leaves nothing behind on the code that all modules share, nor for the next capture.
+    # Dynamo stores what it compiles with the code object. After eight entries, or where it found nothing to compile, it
+    # silently runs that code eagerly. `call` and its code object are new each time, so a capture affects neither the
+    # code that all modules share nor the next capture.
     call.__code__ = call.__code__.replace()
     with (
         for_device(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),

@@ -1,4 +1,4 @@
-"""Reads a live FX joint graph into a `Graph`: every fact that a cost model may ask for, once."""
+"""Converts a live FX joint graph into a `Graph`: it reads every fact that a cost model may need, once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from remat.pytorch.read.values import Values
 def extract(
     joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int, meta: Mapping[str, str] | None = None
 ) -> Graph:
-    """Reads the facts about a joint graph.
+    """Converts a joint graph.
 
     Args:
         joint_graph: forward and backward in one graph, with fake tensors in `meta["val"]`.
         node_info: torch's classification of its nodes.
         num_fwd_outputs: how many of the outputs belong to the forward pass.
-        meta: where the graph comes from, besides from which torch.
+        meta: the origin of the graph; the version of torch is added.
     """
     return _Reader(joint_graph, node_info, num_fwd_outputs).graph({"torch": torch.__version__, **(meta or {})})
 
@@ -104,7 +104,7 @@ class _Reader:
         marked[[i for i in map(self.inputs.position.get, some) if i is not None]] = True
         return frozen(marked)
 
-    # MUST_SAVE on a collective is of torch's partitioner itself, lest it run twice: that is among the bans.
+    # torch's partitioner itself marks collectives with MUST_SAVE, so that they run once; that is one of our bans.
     def _marks(self) -> dict[CheckpointPolicy, BoolArray]:
         marks = {self.nodes[i]: meta["recompute"] for i, meta in enumerate(self.metas) if "recompute" in meta}
         marks = {
@@ -131,7 +131,7 @@ class _Reader:
     def _fusible(self) -> tuple[BoolArray, BoolArray]:
         ops, producers, consumers = self.ops, self.inputs.producers, self.inputs.consumers
         elements = ops.are([target is operator.getitem for target in ops.targets])
-        maker = np.arange(len(self.nodes))  # of an element of a tuple, what makes the tuple is what fuses
+        maker = np.arange(len(self.nodes))  # a tuple element fuses if the operator that computes the tuple does
         first = self.inputs.first()
         for i in np.flatnonzero(elements):
             maker[i] = maker[first[i]]
@@ -152,7 +152,7 @@ class _Reader:
             return cannot_save, cannot_recompute
         theirs = inputs | values_in_their_memory(self.joint_graph, tangents)
         overwritten = self._these(node for node, first in zip(nodes, base, strict=True) if nodes[first] in theirs)
-        # The backward gets what it writes to as a handle: the value behind it is not the one that the forward read.
+        # The backward pass may receive its write targets: it only writes to them, and never reads the forward's value.
         handles = inputs & backward_targets(writers, tangents)
         readers = {reader for node in handles for reader in node.users if reader not in tangents}
         handle, stale = self._these(handles), self._these(readers)
@@ -177,22 +177,22 @@ def _unrepeatable(node: fx.Node, op: Operator) -> str | None:
     return None
 
 
-# Torch draws the same numbers again for what was marked before the partitioner (`must_recompute`,
-# `functionalize_rng_ops`): the forward pass keeps the state of the global generator, and the backward pass sets it.
-# Plain `torch.utils.checkpoint` marks all that it contains as preferred, which counts. Inductor's own seeds need no
-# such thing, and a generator of the user's own has another state.
+# Torch draws the same numbers again for operators that were marked before the partitioner (`must_recompute`,
+# `functionalize_rng_ops`): the forward pass saves the state of the global generator, and the backward pass restores
+# it. Plain `torch.utils.checkpoint` marks its operators as preferred, which is enough. Inductor's seeds do not need
+# this, and the user's own generator has another state.
 def _restores_its_state(node: fx.Node) -> bool:
     aten = getattr(node.target, "namespace", "") == "aten"
     return _is_to_run_twice(node) and aten and node.kwargs.get("generator") is None
 
 
-# In a checkpointed region of the user's, torch runs even a collective again.
+# In a region that the user checkpoints, torch runs even a collective again.
 def _is_to_run_twice(node: fx.Node) -> bool:
     return node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
-# On GPUs Inductor draws four numbers at a time in kernels over one index, and one at a time in others, such as a
-# reduction: these are not the same numbers (torch 2.13). What the model says must be recomputed is left to torch.
+# On GPUs, Inductor draws four numbers at a time in kernels over one index, and one at a time in other kernels, such as
+# reductions: the numbers differ (torch 2.13). Values that the model marks for recomputation are left to torch.
 def _drawn_by_shape_of_kernel(node: fx.Node, op: Operator) -> bool:
     value = node.meta.get("val")
     marked = node.meta.get("recompute") == CheckpointPolicy.MUST_RECOMPUTE

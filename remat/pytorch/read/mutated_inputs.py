@@ -1,14 +1,12 @@
-"""Finds the inputs that the forward pass writes to, and keeps what the backward pass reads of them.
+"""Finds the inputs that the forward pass overwrites, and saves copies of them for the backward pass.
 
-The backward pass would find the new value in them, so it must read neither them nor their views.
-torch's own partitioner lets it, up to 2.15 at least: `h = x.sin() + y*2; y.add_(1);
-return (h.exp()*y).cos()` gets gradients that are wrong by a factor of ten.
+The backward pass would read the new value, so it must read neither these inputs nor views of them. torch's own
+partitioner ignores this, up to 2.15 at least: `h = x.sin() + y*2; y.add_(1); return (h.exp()*y).cos()` gets gradients
+that are wrong by a factor of ten.
 
-The new value is no safer where Inductor computes it in the memory of the input: the backward pass would find
-what was written there last, and, as it takes what is saved for its own, write over the user's tensor.
-
-An input that the backward pass writes to as well must be handed to it, as a place to write to and for
-nothing else.
+The new value is not safe either if Inductor computes it in the memory of the input: the backward pass would find the
+last value that was written there and, because it may overwrite saved values, could overwrite the user's tensor. An
+input that the backward pass writes to must be passed to it, as a write target only.
 """
 
 from __future__ import annotations
@@ -26,16 +24,16 @@ from remat.pytorch.read.sharing import bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 
-# Inductor turns these into their in-place forms, beside what wraps custom operators (`fx_passes.reinplace`).
+# Inductor makes these operators in-place, and those that wrap custom operators (`fx_passes.reinplace`).
 _IN_PLACE = ("_scatter", "index_put", "_c10d_functional")
 
 
 def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangents: Container[fx.Node]) -> set[fx.Node]:
-    """Finds the placeholders that the forward pass writes to, inside the graph or right after it.
+    """Returns the placeholders that the forward pass writes to, inside the graph or right after it.
 
     Args:
-        writers: its nodes that write to an argument.
-        tangents: the nodes of the tangents' closure; what those write is the backward's affair.
+        writers: the nodes that write to an argument.
+        tangents: the nodes of the tangents' closure, whose writes belong to the backward pass.
     """
     *nodes, end = joint_graph.nodes
     written = {target for node in writers if node not in tangents for target in _target(node)}
@@ -50,29 +48,29 @@ def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangen
 
 
 def values_in_their_memory(joint_graph: fx.Graph, tangents: Container[fx.Node]) -> set[fx.Node]:
-    """Finds the values that Inductor may compute in the memory of an overwritten input.
+    """Returns the values that Inductor may compute in the memory of an overwritten input.
 
-    They are what is copied into an input in the end, and what that was made of by operators that have an
-    in-place form. Each step of such a chain may be written over by the next, though it is saved (torch 2.13).
+    These are the values that are finally copied into an input, and their operands through operators that have an
+    in-place form. Each step of such a chain may be overwritten by the next, although it is saved (torch 2.13).
     """
-    found: set[fx.Node] = set()
+    values: set[fx.Node] = set()
     copies = joint_graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     stack = [node.args[1] for node in copies if node not in tangents]
     while stack:
         node = stack.pop()
-        if not isinstance(node, fx.Node) or node.op != "call_function" or node in found:
+        if not isinstance(node, fx.Node) or node.op != "call_function" or node in values:
             continue
         if node.target is operator.getitem or isinstance(node.target, HigherOrderOperator):
-            found.add(node)
+            values.add(node)
             stack += node.all_input_nodes
         elif (op := Operator.of(node)).views or any(name in op.name for name in _IN_PLACE):
-            found.add(node)
+            values.add(node)
             stack += node.all_input_nodes[:1]
-    return found
+    return values
 
 
 def backward_targets(writers: Iterable[fx.Node], tangents: Container[fx.Node]) -> set[fx.Node]:
-    """Finds the values that the backward pass writes to. Arguments as above."""
+    """Returns the values that the backward pass writes to. Args are those of `overwritten_inputs`."""
     return {target for node in writers if node in tangents for target in _target(node)}
 
 
@@ -83,18 +81,18 @@ def _target(node: fx.Node) -> list[fx.Node]:
 def split(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph with torch's partitioner and our choice of saved values; the graph is changed in place."""
+    """Splits a joint graph with torch's partitioner and our choice of saved values; changes the graph in place."""
     keep_old_values(joint_module)
     return partition(joint_module, joint_inputs, chooser, **kwargs)
 
 
 def keep_old_values(joint_module: fx.GraphModule) -> None:
-    """Copies what the backward pass reads of overwritten inputs, so that a legal plan exists.
+    """Copies the overwritten inputs that the backward pass reads, so that a legal plan exists.
 
-    Each overwritten input, value in its memory, or view of one, that the tangents' closure reads is cloned where the
-    forward pass has it, and the closure reads the clone. Values of the forward pass that the
-    backward could compute *from* such an input need no copy: the bans on the input make every
-    solver save the first of them.
+    If the tangents' closure reads an overwritten input, a value in its memory, or a view of one, the node is cloned
+    where the forward pass computes it, and the closure reads the clone. Values of the forward pass that the backward
+    pass could compute *from* such an input need no copy: because the input is banned, every solver saves the first of
+    them.
     """
     graph = joint_module.graph
     *nodes, end = graph.nodes
@@ -113,7 +111,7 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
         if not readers:
             continue
         with graph.inserting_after(node):
-            # Inductor drops a clone of what is no input.
+            # Inductor drops a clone of a value that is not an input.
             copies = torch.ops.aten.lift_fresh_copy if first in theirs else torch.ops.aten.clone
             copy = graph.call_function(copies.default, (node,))
         copy.meta["val"] = node.meta["val"].clone()
@@ -122,7 +120,7 @@ def keep_old_values(joint_module: fx.GraphModule) -> None:
     joint_module.recompile()
 
 
-# As torch's partitioner: what uses a tangent, or is a write that the backward pass makes.
+# As in torch's partitioner: the nodes that depend on a tangent, and the writes of the backward pass.
 def _tangents_closure(nodes: Sequence[fx.Node]) -> set[fx.Node]:
     closure: set[fx.Node] = set()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Finds which nodes each node of a graph reads, as positions."""
+"""Converts the inputs of FX nodes into positions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Inputs:
     """Holds the uses between n nodes: which node reads which."""
 
     position: Mapping[fx.Node, int]  # of each node
-    sources: Sequence[Collection[fx.Node]]  # what each of them uses, each once and in order
-    # producers, consumers: the uses, as in `remat.Graph`.
+    sources: Sequence[Collection[fx.Node]]  # the nodes that each node uses, each once and in order
+    # the uses, as in `remat.Graph`.
     producers: IntArray
     consumers: IntArray
 
     @classmethod
     def of(cls, nodes: Sequence[fx.Node]) -> Inputs:
-        """Reads the inputs of nodes, which are given in order and with all that they use."""
+        """Reads the inputs of nodes, which must be in order and include all that they use."""
         position = dict(zip(nodes, range(len(nodes)), strict=True))
         sources = [*map(inputs_of, nodes)]
         uses = np.fromiter(map(len, sources), np.int64, len(nodes))
@@ -33,7 +33,7 @@ class Inputs:
         return cls(position, sources, frozen(producers), frozen(np.repeat(np.arange(len(nodes)), uses)))
 
     def first(self) -> IntArray:
-        """Returns the first node that each one uses; a node that uses none stands for itself: (n,)."""
+        """Returns an array (n,): the first node that each node uses, or the node itself if it uses none."""
         first = np.arange(len(self.sources))
         first[self.consumers[::-1]] = self.producers[::-1]  # the last one written is the first use
         return first

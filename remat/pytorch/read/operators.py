@@ -1,4 +1,4 @@
-"""Says what a joint graph's operators do, as far as saving and recomputing are concerned."""
+"""Describes what a joint graph's operators do, as far as saving and recomputing are concerned."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from remat.pytorch.seam.torch_names import (
 )
 from remat.pytorch.seam.torch_partitioner import op_types
 
-# Views according to their schemas, copies where the strides ask for one.
+# Views according to their schemas, but copies where the strides require one.
 _MAY_COPY = (torch.ops.aten.reshape.default, torch.ops.aten.contiguous.default, torch.ops.aten.flatten.using_ints)
-# Give back their argument, or a view of it, though their schemas do not say so.
+# These return their argument, or a view of it, although their schemas do not declare it.
 _UNDECLARED = ("aten._unsafe_view.default", "_c10d_functional.wait_tensor.default")
 
 GROUPED = "grouped_mm"
-"""In the name of a matrix product for each group of rows, as in a mixture of experts: torch has no formula for it."""
+"""Part of the names of grouped matrix products, as in a mixture of experts: torch has no formula for them."""
 
 COLLECTIVE = "a collective"
 
-# Namespaces. Of the second there are operators in the joint graphs of models that call them by name (torch 2.13).
+# Namespaces. Those of the second are in joint graphs of models that call them by name (torch 2.13).
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
 
 
@@ -44,22 +44,22 @@ class Operator:
 
     name: str  # e.g. "aten.mm.default".
     fusible: bool = True  # the compiler can fuse it
-    takes_any: bool = False  # fuses with any producer as a consumer (torch: "memory fusion into a cat")
+    takes_any: bool = False  # as a consumer, it fuses with any producer (torch: "memory fusion into a cat")
     gives: bool = True  # can be fused into its consumers
     random: bool = False  # draws random numbers, or expands a seed into them
     seeded: bool = False  # draws from the global random number generator
     compute_bound: bool = False  # its time is arithmetic, not memory
-    views: bool = False  # its results live in the storage of its first argument
-    fresh: bool = False  # its result, if it is a tensor, lives in a storage of its own
+    views: bool = False  # its results share the storage of its first argument
+    fresh: bool = False  # its result, if it is a tensor, has a storage of its own
     mutates: bool = False  # writes to its first argument
     unrepeatable: str | None = None  # why it must not run twice, or None
     unary: bool = False  # its first argument is the only one that holds tensors
 
     @classmethod
     def of(cls, node: fx.Node) -> Operator:
-        """Reads what the operator of a node does: only once in a process, because a schema takes 20 us to read."""
+        """Returns the facts about a node's operator, cached because a schema takes 20 us to read."""
         target: Any = node.target
-        # A formula may be registered after the first look.
+        # A formula may be registered after the first call.
         key = (target, _has_formula(target)) if node.op == "call_function" else node.op
         return _known.get(key) or _known.setdefault(key, cls._read(node))
 
@@ -72,9 +72,9 @@ class Operator:
         packet = getattr(target, "overloadpacket", target)
         name = str(target) if is_overload(target) else getattr(target, "__name__", str(target))
         seeded = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-        # Inductor turns these into pointwise kernels that expand a seed; torch's lists do not know them.
+        # Inductor turns these into pointwise kernels that expand a seed; they are missing in torch's lists.
         expands_seed = name.startswith("prims.inductor_")
-        # What a custom operator costs is unknown, so it is taken for expensive, as torch does.
+        # The cost of a custom operator is unknown, so it counts as expensive, as in torch.
         custom = is_overload(target) and not is_builtin(target)
         return cls(
             name=name,
@@ -100,10 +100,10 @@ _known: dict[Any, Operator] = {}
 
 @dataclass(frozen=True, eq=False)
 class Operators:
-    """Holds facts about the operators of n nodes; each fact is read once for every different operator."""
+    """Holds facts about the operators of n nodes; each fact is read once per distinct operator."""
 
     different: Sequence[Operator]  # the operators, each once
-    targets: Sequence[Any]  # what their nodes call; None where they call nothing
+    targets: Sequence[Any]  # what their nodes call; None for nodes that call nothing
     number: IntArray  # (n,) position in `different` of each node's operator
 
     @classmethod
@@ -113,22 +113,22 @@ class Operators:
         different: list[Operator] = []
         targets: list[Any] = []
         for node in nodes:
-            # Not by the operators themselves, whose hash is Python.
+            # The key is an id, because the hash of an operator is slow Python code.
             key = id(node.target) if node.op == "call_function" else node.op
-            found = position.get(key)
-            if found is None:
-                found = position[key] = len(different)
+            place = position.get(key)
+            if place is None:
+                place = position[key] = len(different)
                 different.append(Operator.of(node))
                 targets.append(node.target if node.op == "call_function" else None)
-            number.append(found)
+            number.append(place)
         return cls(different, targets, frozen(np.array(number, np.int64)))
 
     def are(self, flags: Sequence[bool]) -> BoolArray:
-        """Returns a flag of each node, given one of each different operator: (n,)."""
+        """Expands one flag per distinct operator to one per node (n,)."""
         return frozen(np.array(flags, np.bool_)[self.number])
 
     def which(self, fact: Callable[[Operator], bool]) -> Iterator[tuple[int, Operator]]:
-        """Yields the positions of the nodes whose operators a fact holds of."""
+        """Yields the nodes, as positions, whose operators have a fact."""
         numbers: list[int] = self.number.tolist()
         positions: list[int] = np.flatnonzero(self.are([fact(op) for op in self.different])).tolist()
         for i in positions:
@@ -144,18 +144,18 @@ def _has_formula(target: Any) -> bool:
 
 
 def grouped_flops(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Counts the operations of a matrix product by groups, of factors of these shapes.
+    """Counts the operations of a grouped matrix product from the shapes of its factors.
 
-    A factor of three dimensions has one matrix for each group, one of two dimensions has rows, or columns, of all
-    groups; each of these meets the numbers of its own group only.
+    A factor of three dimensions has one matrix per group, one of two dimensions has the rows, or columns, of all
+    groups; each of them is multiplied by its own group's matrix only.
     """
     return 2 * math.prod(right) * left[-2] if len(right) == 2 else 2 * math.prod(left) * right[-1]
 
 
 def is_dropout_free(node: fx.Node) -> bool:
-    """Returns whether it is attention that was told not to drop out, and so draws no random numbers."""
-    given = argument_of(node.target, node.args, node.kwargs, "dropout_p")
-    return isinstance(given, (int, float)) and given == 0
+    """Returns whether a node is attention with a dropout of 0, which draws no random numbers."""
+    dropout = argument_of(node.target, node.args, node.kwargs, "dropout_p")
+    return isinstance(dropout, (int, float)) and dropout == 0
 
 
 def _views(target: Any) -> bool:
@@ -177,7 +177,7 @@ def _fresh(target: Any) -> bool:
 def _unary(target: Any) -> bool:
     if not is_overload(target):
         return target is operator.getitem
-    first, *others = [str(given.type) for given in schema_of(target).arguments] or [""]
+    first, *others = [str(argument.type) for argument in schema_of(target).arguments] or [""]
     return first == "Tensor" and not any("Tensor" in other for other in others)
 
 

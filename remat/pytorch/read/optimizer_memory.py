@@ -1,4 +1,4 @@
-"""Finds the memory that an optimizer takes, by two steps of it on parameters without contents."""
+"""Measures the memory of an optimizer by two of its steps on fake parameters."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode, tree_leaves
 from remat.words import near
 
-# Bytes of the numbers that an operator takes, which are tensors for a moment and seen by nobody.
+# Bytes of the scalar arguments of an operator, which are tensors for a moment and invisible here.
 _NUMBERS = 16
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-"""From parameters to an optimizer: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""
+"""Makes an optimizer of parameters: a class of `torch.optim`, or `lambda p: torch.optim.SGD(p, momentum=0.9)`."""
 
 
-# Follows the storages that operators make, until nobody holds them: bytes that are alive now, and at most.
+# Tracks the storages that operators allocate until they are freed: the bytes that are alive now, and their peak.
 class _Live(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType]
         self.held = self.most = 0
         self._sizes: dict[int, int] = {}
 
-    # These are alive anyway, and do not count.
+    # Marks storages that do not count.
     def know(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
             self._follow(tensor.untyped_storage(), 0)
@@ -61,18 +61,18 @@ class _Live(TorchDispatchMode):
 
 
 def optimizer_memory(make: MakeOptimizer | None, parameters: Sequence[Tensor], *, gpu: bool) -> OptimizerMemory:
-    """Finds the memory that an optimizer keeps, and that its steps take for a while.
+    """Measures the memory that an optimizer keeps, and the peaks of its steps.
 
-    The parameters are stood in for by fake tensors, so it takes no memory and no GPU.
+    Fake tensors replace the parameters, so this takes no memory and no GPU.
 
     Args:
-        make: the optimizer, from parameters; None for none.
-        parameters: those that it updates; their shapes and element types count.
-        gpu: as on a GPU, where torch's optimizers update all parameters at once unless they are told otherwise.
+        make: makes the optimizer of parameters; None for no optimizer.
+        parameters: the parameters that it updates; only shapes and dtypes matter.
+        gpu: whether to step as on a GPU, where torch's optimizers update all parameters at once by default.
     """
     if make is None or not parameters:
         return OptimizerMemory()
-    # Where torch compiles, optimizers write their steps otherwise than where they run.
+    # While torch compiles, optimizers take other code paths.
     with FakeTensorMode(), thread_local_patch(torch.compiler, "is_compiling", lambda: False):
         return _two_steps(make, [nn.Parameter(torch.empty(p.shape, dtype=p.dtype)) for p in parameters], gpu=gpu)
 
@@ -91,7 +91,7 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
     peaks: list[int] = []
     live = _Live()
     live.know(stand_ins)
-    live.count(_storages(optimizer))  # some make their state at once
+    live.count(_storages(optimizer))  # some optimizers allocate their state at once
     initial = live.held
     for _ in range(2):
         for parameter in stand_ins:
@@ -112,14 +112,14 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(optimizer: object) -> MakeOptimizer | None:
-    """Returns what makes an optimizer: found by name with options, as it is, or None for "none"."""
+    """Returns a function that makes an optimizer: from a name with options, or a function; None for "none"."""
     if not isinstance(optimizer, str):
         return cast(MakeOptimizer | None, optimizer)
     return None if optimizer == "none" else optimizer_named(optimizer)
 
 
 def optimizer_named(text: str) -> MakeOptimizer:
-    """Returns an optimizer of torch by name, in any case, with its options: "adamw", "sgd:momentum=0.9"."""
+    """Returns an optimizer of torch by its name (case-insensitive) and options: "adamw", "sgd:momentum=0.9"."""
     name, options = split_options(text)
     classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
     if name.lower() not in classes:

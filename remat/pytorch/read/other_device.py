@@ -1,4 +1,4 @@
-"""Captures for another device than the model's: a GPU, whether or not there is one."""
+"""Captures a model for another device than its own: a GPU, even on a machine without one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from remat.pytorch.seam.virtual_gpu import device_of
 def for_device(
     device: Any, model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Generator[Call]:
-    """Yields the arguments with which a model is to be called, so that it is traced for a device.
+    """Yields the arguments with which to call a model so that it is traced for a device.
 
     Args:
-        device: as in `remat.capture`; None for the one that the model is on.
+        device: as in `remat.capture`; None for the device of the model.
     """
     if device is None:
         _require_driver(model_or_fn, args, kwargs)
@@ -54,11 +54,11 @@ def for_device(
         raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
 
 
-# Torch says one of these where tensors meet that are on two devices: 2.11 the latter.
+# Torch's errors for tensors on two devices; torch 2.11 has the second one.
 _TWO_DEVICES = ("on the same device", "two different devices")
 
 
-# libtorch asks a driver while it traces; there may be none.
+# While it traces, libtorch would call a driver, which may be missing.
 @contextmanager
 def _autograd(sheet: object) -> Generator[None]:
     if not isinstance(sheet, GpuSheet):
@@ -72,22 +72,22 @@ def _autograd(sheet: object) -> Generator[None]:
         yield
 
 
-# With fake tensors on a GPU that is not there, libtorch would end the process, without an exception.
+# With fake tensors on a missing GPU, libtorch would end the process without an exception.
 def _require_driver(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     there = torch.cuda.is_available()
     if not there and any(tensor.device.type == "cuda" for tensor in owned(model_or_fn, (args, kwargs))):
         raise CaptureError("there is no GPU in this machine: name the one to capture for, as in device='a100'")
 
 
-# Dynamo wraps errors in errors of its own, and hides ours behind them.
+# Dynamo wraps errors in its own, and hides ours behind them.
 def _cause(error: BaseException) -> BaseException:
-    first, seen = error, error
-    while seen.__context__ is not None:
-        seen = seen.__cause__ or seen.__context__
-        if isinstance(seen, RematError):
-            return seen
+    first, outer = error, error
+    while outer.__context__ is not None:
+        outer = outer.__cause__ or outer.__context__
+        if isinstance(outer, RematError):
+            return outer
     while (inner := first.__cause__ or (None if first.__suppress_context__ else first.__context__)) is not None:
-        if isinstance(inner, LookupError | AttributeError | ImportError):  # of something that was tried on the way
+        if isinstance(inner, LookupError | AttributeError | ImportError):  # from an attempt that torch handled
             break
         first = inner
     return first

@@ -1,7 +1,7 @@
-"""Finds the place in the model that each value comes from: the path of its module, and the line of its source.
+"""Finds the place in the model that computes each value: the path of the module, and the source line.
 
-Dynamo notes both on the nodes of the forward pass, and AOTAutograd copies them to what autograd adds for each of these.
-What has no note, as an input or what a pass of the compiler made, is put where it is read first.
+Dynamo stores both on the nodes of the forward pass, and AOTAutograd copies them to the nodes that autograd adds for
+them. A value without them, such as an input or a node of a compiler pass, gets the place of its first reader.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from remat.pytorch.read.node_inputs import Inputs
 
 _Stack: TypeAlias = Mapping[str, tuple[str, Any]]
 Place: TypeAlias = tuple[str, str]
-"""(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or unknown."""
+"""(module, line): "layers.0.fc1" and "model.py:57"; "" for the model itself, or if unknown."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in ', re.MULTILINE)
-# What Jupyter, IPython and Colab call the file of a cell: another number in each.
+# File names that Jupyter, IPython and Colab give to cells, with a different number each.
 _CELL = re.compile(r"\bipykernel_\d+\W\d+\.py$|\bipython-input-[\w-]+(?:\.py|>)$")
-# Folders whose lines say nothing about a model: that of torch, and that of `remat.pytorch`, which calls it.
+# Folders with no lines of a model: those of torch, and of `remat.pytorch`, which calls it.
 _NOT_THE_MODELS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
-# What stands for the model itself, or for a variable whose name is lost: in Dynamo's words, and in `capture`'s.
+# Dynamo's and `capture`'s names for the model itself, or for a variable whose name is lost.
 _ROOT = re.compile(r"^(?:[LG]\['(?:self|fn|model_or_fn|__import_\w+)'\])?(?:.*\.__closure__\[\d+\]\.cell_contents)?")
-# What wraps a module without a name of the user's.
+# Wrappers of a module that the user did not name.
 _UNNAMED = re.compile(r"\.(?:__self__|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\b")
 # A variable, a module by its name, or an item of a list.
 _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
@@ -40,10 +40,10 @@ _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 
 @dataclass(frozen=True)
 class Notes:
-    """Holds what torch has noted about each node, without a reference to the nodes."""
+    """Holds torch's notes about each node, without references to the nodes."""
 
-    stacks: Sequence[_Stack | None]  # Dynamo's own: the modules around an operator, from the outermost; or None
-    # of what autograd added, those around the operator of the forward pass; or None.
+    stacks: Sequence[_Stack | None]  # the modules around an operator of Dynamo's, the outermost first; or None
+    # for nodes of autograd, the modules around the operator of the forward pass; or None.
     forward_stacks: Sequence[_Stack | None]
     traces: Sequence[str | None]  # the stack of Python, or None
 
@@ -53,12 +53,11 @@ class Notes:
 
 
 def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
-    """Reads one note from the `meta` of each node: None if it has none."""
+    """Returns the entry `key` of each node's `meta`; None for nodes without it."""
     return [*map(dict[str, Any].get, metas, repeat(key))]
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
-    """Finds the place of each value."""
     stacks = [own or forward for own, forward in zip(notes.stacks, notes.forward_stacks, strict=True)]
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
     places: list[Place | None] = [
@@ -71,20 +70,20 @@ def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Pl
     for u, v in sorted(zip(producers.tolist(), consumers.tolist(), strict=True)):
         if u in readers:
             readers[u].append(v)
-    for u in reversed(readers):  # what reads a value comes after it
-        known = (places[v] or ("", "") for v in readers[u])
-        places[u] = next((place for place in known if any(place)), ("", ""))
+    for u in reversed(readers):  # the readers of a value come after it
+        candidates = (places[v] or ("", "") for v in readers[u])
+        places[u] = next((place for place in candidates if any(place)), ("", ""))
     return [place or ("", "") for place in places]
 
 
 def places_in(nodes: Sequence[fx.Node]) -> list[Place]:
-    """Finds the place of each node of a graph, given in order."""
+    """Returns the place of each node of a graph; the nodes must be in order."""
     inputs = Inputs.of(nodes)
     return places_of(Notes.of([node.meta for node in nodes]), inputs.producers, inputs.consumers)
 
 
 def module_path(path: str) -> str:
-    """Writes the path of a module as `named_modules` does, given what Dynamo calls it.
+    """Converts Dynamo's path of a module to the one of `named_modules`.
 
     >>> module_path("L['self'].layers.3.mlp"), module_path("G['net']._modules['layers']._modules['3']")
     ('layers.3.mlp', 'net.layers.3')
@@ -95,7 +94,7 @@ def module_path(path: str) -> str:
 
 
 def source_line(trace: str) -> str:
-    """Finds the innermost line outside of torch in a stack trace of Python's, without its folder; or ""."""
+    """Returns the innermost line outside torch in a Python stack trace, without its folder; "" if there is none."""
     for path, line in reversed(_FRAME.findall(trace)):
         if not path.startswith(_NOT_THE_MODELS):
             return f"{'cell' if _CELL.search(path) else os.path.basename(path)}:{line}"

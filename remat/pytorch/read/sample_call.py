@@ -1,8 +1,8 @@
-"""Rebuilds a value's operator and arguments from a `Graph` alone, to run it by itself.
+"""Rebuilds a value's operator and arguments from a `Graph` alone, to run the operator by itself.
 
-Arguments get the shapes and element types of the graph. What a graph does not record is chosen: contents
-are random, indices are valid ones, and every tensor is contiguous, also where the model hands over a
-transposed view (a matrix product may then take a little more or less time).
+Arguments have the shapes and dtypes of the graph. The graph does not record the rest: contents are random, indices are
+valid, and every tensor is contiguous, even where the model passes a transposed view (then a matrix product may take
+slightly longer or shorter).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
 from remat.pytorch.seam.inductor_lowering import register_inductors_operators
 
-# Operators (input, dim, index, ...).
+# Operators with the arguments (input, dim, index, ...).
 _SELECTS = ("aten.gather", "aten.index_select", "aten.scatter", "aten.scatter_add", "aten.index_add")
 
 
 def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]:
-    """Makes a function that computes one value, on arguments of its own."""
+    """Returns a function that computes one value, on arguments that are made here."""
     operator = operator_named(graph.ops[value])
     producers: list[int] = graph.producers[graph.consumers == value].tolist()
     stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
@@ -39,7 +39,7 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
 
 
 def difference(graph: Graph, value: int, result: Any) -> str:
-    """Says how a result differs from the graph's value in shape and type; "" if it does not."""
+    """Describes how a result differs from the graph's value in shape and dtype; "" if it does not."""
     if graph.dtypes[value]:
         return _mismatch(graph, value, result)
     elements: list[int] = graph.consumers[graph.producers == value].tolist()
@@ -62,30 +62,28 @@ def _mismatch(graph: Graph, value: int, result: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Stand:
-    """Stands for an argument until it is known what it is for."""
-
+    # A placeholder of an argument, until its use is known.
     name: str
     dtype: str
     shape: tuple[int, ...]
 
 
 def operator_named(name: str) -> Callable[..., Any]:
-    """Returns the operator of `torch.ops` with a name as in `Graph.ops`."""
     parts = name.split(".")
     if len(parts) != 3:
         raise CannotRebuild(f"{name} is not an operator of torch.ops")
-    found: Any = torch.ops
+    target: Any = torch.ops
     if parts[0] == "prims":
         register_inductors_operators()
     for part in parts:
-        found = getattr(found, part, None)
-        if found is None:
+        target = getattr(target, part, None)
+        if target is None:
             raise CannotRebuild(f"torch.ops.{name} does not exist here; import the package that defines it")
-    return found
+    return target
 
 
-# Indices of an operator must stay below these, by the identity of the argument; for other operators the smallest size
-# of any argument bounds an index into any.
+# Upper bounds of the indices of an operator, by the id of the argument. For other operators, the smallest size of any
+# argument is a safe bound.
 def _index_bounds(packet: str, args: Sequence[Any]) -> dict[int, int]:
     if packet == "aten.embedding":
         return {id(args[1]): args[0].shape[0]}

@@ -1,4 +1,4 @@
-"""Finds which values of a joint graph share memory."""
+"""Finds which values of a joint graph share a storage."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ from remat.pytorch.seam.torch_names import HigherOrderOperator, storage_number
 
 
 def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]:
-    """Finds, for each value, the first value of the storage that it lives in: itself, unless it is a view.
+    """Returns, for each value, the position of the first value of its storage: its own, unless it is a view.
 
-    Schemas come first: the passes over joint graphs leave views whose fake tensors have a storage of
-    their own (torch 2.13: the no-op `expand` between a softmax and its matmul). What a schema leaves open, the
-    storages of the fake tensors tell.
-
-    Returns:
-        The position of that value, of each node.
+    Schemas decide first: passes over joint graphs leave views whose fake tensors have a separate storage (torch 2.13:
+    the no-op `expand` between a softmax and its matmul). Where a schema does not decide, the storages of the fake
+    tensors do.
     """
     base = [*range(len(nodes))]
     first: list[int] = inputs.first().tolist()
@@ -29,7 +26,7 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
     open_: list[int] = np.flatnonzero(~ops.are([op.fresh for op in ops.different])).tolist()
     owners: dict[int, int] = {}
 
-    # The first value that was met in the storage of a fake tensor.
+    # The first value in the storage of a fake tensor.
     def owner(value: int) -> int:
         storage = storage_number(nodes[value].meta.get("val"))
         return value if storage is None else owners.setdefault(storage, value)
@@ -44,11 +41,11 @@ def bases(nodes: Sequence[fx.Node], inputs: Inputs, ops: Operators) -> list[int]
                 base[value] = base[source]
                 continue
             if isinstance(nodes[source].target, HigherOrderOperator):
-                continue  # calls of one body (`nested_compile_region`) share their fake results, and no memory
-        handed = [base[inputs.position[source]] for source in inputs.sources[value]]  # on, or viewed, perhaps
+                continue  # calls of one body (`nested_compile_region`) share fake results, but no memory
+        handed = [base[inputs.position[source]] for source in inputs.sources[value]]  # possibly returned, or viewed
         for source in handed:
             owner(source)
-        found = owner(value)
-        if found in handed or nodes[value].op != "call_function":
-            base[value] = found
+        first_value = owner(value)
+        if first_value in handed or nodes[value].op != "call_function":
+            base[value] = first_value
     return base

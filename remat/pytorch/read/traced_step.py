@@ -1,4 +1,4 @@
-"""Reads a training step that is one graph: forward pass, loss and backward pass, as `make_fx` traces it."""
+"""Reads a training step that is a single graph of forward pass, loss and backward pass, as `make_fx` traces it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.pytorch.read.capture import where
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.mutated_inputs import split
 
-# With this autograd begins at a loss.
+# The first operator of autograd's backward pass from a loss.
 _SEED = torch.ops.aten.ones_like.default
 
 _HOW = (
@@ -24,20 +24,20 @@ _HOW = (
 
 
 def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step") -> Graph:
-    """Reads a graph that has a forward pass, its loss and the backward pass in one.
+    """Converts a graph that has the forward pass, the loss and the backward pass.
 
-    Graph-based trainers have such graphs, from `make_fx` over a function that calls `torch.autograd.grad`. What the
-    gradient of the loss begins with, a one, becomes the tangent of the joint graph: what depends on it is the backward
-    pass. From there on it is read as `remat.capture` reads a joint graph. Nothing runs.
+    Graph-based trainers get such graphs from `make_fx` over a function that calls `torch.autograd.grad`. The gradient
+    of the loss begins with a constant 1 (`ones_like`), which becomes the tangent of the joint graph. The nodes that
+    depend on it are the backward pass. Then the graph is read like a joint graph of `remat.capture`. Nothing runs.
 
     Args:
-        traced: its outputs are the loss and the gradients, as tensors; it is left as it is.
-        parameters: how many of its first inputs live as long as the model.
-        name: of the model, for `Graph.meta`.
+        traced: a graph whose outputs are the loss and the gradients, as tensors; it is not changed.
+        parameters: how many of its first inputs are as long-lived as the model.
+        name: the name of the model, for `Graph.meta`.
 
     Raises:
         CaptureError: the first output is no loss, or its gradient does not begin with `ones_like`.
-        UnsupportedTorch: the installed torch lacks what this relies on.
+        UnsupportedTorch: the installed torch lacks a function that this uses.
     """
     graph = fx.Graph()
     graph.output(graph.graph_copy(traced.graph, {}))
@@ -55,7 +55,7 @@ def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step") -
     return graphs[0]
 
 
-# The gradient of the loss begins with a one.
+# Replaces the one with which the gradient of the loss begins by a tangent.
 def _give_tangent(graph: fx.Graph) -> None:
     (outputs,) = graph.output_node().args
     loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs

@@ -1,4 +1,4 @@
-"""Reads element types and sizes of a joint graph's values, and whether they can cross between the passes."""
+"""Reads dtypes and sizes of a joint graph's values, and whether they can be saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import FakeTensor, has_symbolic_shape, torch_functions_disabled
 
-# A symbolic integer crosses to the backward pass as a Python number.
+# A symbolic integer is passed to the backward pass as a Python number.
 _SYMBOL_BYTES = 8
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Describes n values."""
+    """Holds the dtypes, shapes and sizes of n values."""
 
-    # dtypes, shapes, bytes: as in `remat.Graph`.
+    # the first four are as in `remat.Graph`.
     dtypes: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     bytes: IntArray
-    noncontiguous: BoolArray  # (n,) as in `remat.Graph`.
-    elements: IntArray  # (n,) how many a tensor has; 0 for what is none
-    # why values cannot cross from the forward to the backward pass, of those that cannot.
+    noncontiguous: BoolArray
+    elements: IntArray  # (n,) number of elements; 0 for values that are no tensors
+    # position -> why the value cannot be passed from the forward to the backward pass.
     unsaveable: Mapping[int, str]
 
     @classmethod
     def of(cls, values: Iterable[object]) -> Values:
-        """Reads values, most of them fake tensors; equal kinds are read once, as models repeat their layers."""
-        known: dict[object, int] = {}
+        """Reads values, mostly fake tensors; equal kinds are read once, because models repeat their layers."""
+        kind_of: dict[object, int] = {}
         different: list[_Kind] = []
         number: list[int] = []  # position in `different` of each value's kind
         with torch_functions_disabled():
             for value in values:
-                # A comparison of types takes a quarter of `isinstance`, which asks what torch says of its classes.
+                # A comparison of types takes a quarter of the time of `isinstance`, which calls torch's metaclass.
                 tensor = value if type(value) is FakeTensor or isinstance(value, torch.Tensor) else None
-                if tensor is None or has_symbolic_shape(tensor):  # and so has no hash
+                if tensor is None or has_symbolic_shape(tensor):  # a symbolic shape has no hash
                     number.append(len(different))
                     different.append(_other(value) if tensor is None else _tensor(tensor, _is_noncontiguous(tensor)))
                     continue
                 try:
                     noncontiguous = not tensor.is_contiguous() and tensor.layout is torch.strided
-                except RuntimeError:  # torch does not say so of compressed sparse tensors
+                except RuntimeError:  # raised for compressed sparse tensors
                     noncontiguous = False
                 key = tensor.shape, tensor.dtype, noncontiguous
-                kind = known.get(key)
+                kind = kind_of.get(key)
                 if kind is None:
-                    kind = known[key] = len(different)
+                    kind = kind_of[key] = len(different)
                     different.append(_tensor(tensor, noncontiguous))
                 number.append(kind)
         dtypes, shapes, sizes, noncontiguous, elements, unsaveable = (
@@ -86,7 +86,7 @@ def _tensor(value: torch.Tensor, noncontiguous: bool) -> _Kind:
     return _Kind(dtype, shape, elements * value.itemsize, noncontiguous, elements)
 
 
-# Asked about symbols, torch would guard on its answer: so the sizes are those that the graph is read for.
+# On symbolic sizes, torch would add a guard for its answer; so this uses concrete sizes.
 def _is_noncontiguous(value: torch.Tensor) -> bool:
     strides = [hint(stride) for stride in value.stride()]
     return not torch.empty_strided(shape_of(value), strides, device="meta").is_contiguous()
@@ -103,7 +103,7 @@ def _other(value: object) -> _Kind:
 
 
 def shape_of(value: object) -> tuple[int, ...]:
-    """Returns the sizes of a tensor, with numbers for symbols; () for anything else."""
+    """Returns the sizes of a tensor, with numbers for symbols; () for other values."""
     if not isinstance(value, torch.Tensor):
         return ()
     return tuple(size if type(size) is int else hint(size) for size in value.shape)

@@ -1,14 +1,14 @@
-"""Holds all that touches torch's private names, and exchanges functions of torch while a call of this library runs.
+"""Contains every use of torch's private names, and every patch of torch during a call of this library.
 
-`internals` has one table of the private names that are called, and checks it; `torch_names` hands on the types that
-other rooms are written with. What torch does by itself stays torch's: `torch_partitioner` exchanges its choice of
-saved values, `inductor_lowering` looks at its kernels instead of its code, and `thread_patch` sees to it that no other
-thread notices. `fakes` and `restore` run a model without memory, and without a trace.
+`internals` has the table of the private names that are used, and checks it; `torch_names` re-exports types and
+functions that other packages need. What torch does itself stays torch's: `torch_partitioner` replaces only its choice
+of saved values, `inductor_lowering` reads its kernels instead of its code, and `thread_patch` hides patches from other
+threads. `fakes` and `restore` run a model without memory and without side effects.
 
-`virtual_gpu` compiles for a GPU that is not there: `gpu_sheets` say what it is like, `device_guard` and
-`autograd_walk` stand in for what libtorch asks of a driver, `fused_attention` for what it would choose with one, and
-`fake_device` puts a model onto it.
+`virtual_gpu` compiles for a GPU that is missing: `gpu_sheets` has its properties, `device_guard` and `autograd_walk`
+replace what libtorch would ask a driver, `fused_attention` replaces libtorch's choice of an attention kernel, and
+`fake_device` moves a model to that GPU.
 
-This room imports torch, `remat.errors`, and nothing else of the library. Others import its modules' names:
-`from remat.pytorch.seam.torch_partitioner import partition`. Begin with `internals` and `thread_patch`.
+This package imports torch, `remat.errors`, and nothing else of the library. Others import from its modules: `from
+remat.pytorch.seam.torch_partitioner import partition`. Begin reading in `internals` and `thread_patch`.
 """

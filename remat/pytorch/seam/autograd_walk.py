@@ -1,10 +1,9 @@
-"""Computes `torch.autograd.grad` for fake tensors on a device that is not there, by a walk over autograd's nodes.
+"""Computes `torch.autograd.grad` for fake tensors on a missing device, by a traversal of autograd's nodes.
 
-The engine of libtorch asks every accelerator for its streams, which takes a driver. AOTAutograd calls `grad` once for
-each joint graph, and traces what the nodes do; who calls them is not traced. Nodes run in the engine's order: the one
-that the forward pass made last comes first. What the engine does between them is done here as well: gradients of one
-tensor are added as they come in, and made to fit the tensor where it was broadcast or promoted
-(`validate_outputs` in `torch/csrc/autograd/engine.cpp`).
+libtorch's engine asks every accelerator for its streams, which needs a driver. AOTAutograd calls `grad` once per joint
+graph and traces what the nodes do, but not their caller. Nodes run in the engine's order: the node that the forward
+pass made last runs first. This module also does what the engine does between nodes: it adds up the gradients of each
+tensor, and reverses broadcasts and promotions (`validate_outputs` in `torch/csrc/autograd/engine.cpp`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _UNTRACED = (
 )
 
 Edge = tuple[Any, int]
-"""A node of autograd, and the number of an input of it."""
+"""A node of autograd, and the number of one of its inputs."""
 
 
 def grad(
@@ -36,24 +35,23 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Computes gradients as `torch.autograd.grad` does."""
     del retain_graph  # nothing is freed here
-    if is_grads_batched or materialize_grads or not allow_unused:  # AOTAutograd and torch.func allow what is unused
+    if is_grads_batched or materialize_grads or not allow_unused:  # AOTAutograd and torch.func pass allow_unused=True
         raise CaptureError(f"torch.autograd.grad within a model {_UNTRACED}")
     roots, leaves = _listed(outputs), _listed(inputs)
-    given = _listed(grad_outputs) if grad_outputs is not None else (None,) * len(roots)
+    firsts = _listed(grad_outputs) if grad_outputs is not None else (None,) * len(roots)
     walk = _Walk([_edge(tensor) for tensor in leaves])
     with torch.set_grad_enabled(create_graph):
-        starts = [torch.ones_like(root) if first is None else first for root, first in zip(roots, given, strict=True)]
-        found = walk.run([_edge(root) for root in roots], starts)
-    if create_graph and not any(gradient is not None and gradient.requires_grad for gradient in found):
-        # The nodes of one level of torch.func, run at another, make gradients that nothing can be traced through.
+        starts = [torch.ones_like(root) if first is None else first for root, first in zip(roots, firsts, strict=True)]
+        gradients = walk.run([_edge(root) for root in roots], starts)
+    if create_graph and not any(gradient is not None and gradient.requires_grad for gradient in gradients):
+        # If nodes of one level of torch.func run at another level, their gradients cannot be traced further.
         raise CaptureError(f"a gradient of a gradient (torch.func.vjp or hessian) {_UNTRACED}")
-    return tuple(found)
+    return tuple(gradients)
 
 
 def no_hook(tensor: Tensor, hook: Any) -> None:
-    """Raises `CaptureError` in the place of `Tensor.register_hook`: the engine runs hooks, the walk cannot."""
+    """Replaces `Tensor.register_hook` by an error: the engine would run the hook, this traversal cannot."""
     del tensor, hook
     raise CaptureError(f"a hook on the gradient of a tensor within a model {_UNTRACED}")
 
@@ -69,17 +67,17 @@ def _edge(tensor: Tensor) -> Edge:
 
 
 class _Walk:
-    """Runs nodes from the outputs to the inputs that gradients are wanted of.
+    """Runs nodes from the outputs to the inputs whose gradients are requested.
 
     Attributes:
-        wanted: edges, one for each gradient that is wanted.
-        arrived: for each node that has not run, the gradients that have come in, by the number of the input.
-        waiting: for each node, how many of those before it have not run.
+        targets: one edge per requested gradient.
+        arrived: for each node that has not run, the gradients of its inputs so far, by the number of the input.
+        waiting: for each node, how many of its predecessors have not run.
     """
 
-    def __init__(self, wanted: Sequence[Edge]) -> None:
-        self.wanted = wanted
-        self.found: dict[Edge, Tensor | None] = {}
+    def __init__(self, targets: Sequence[Edge]) -> None:
+        self.targets = targets
+        self.gradients: dict[Edge, Tensor | None] = {}
         self.arrived: dict[Any, dict[int, Tensor]] = {}
         self.waiting: dict[Any, int] = {}
 
@@ -89,11 +87,11 @@ class _Walk:
             self._add(edge, gradient)
         ready = [_turn(node) for node in {node for node, _ in roots} if not self.waiting.get(node)]
         heapq.heapify(ready)
-        wanted = set(self.wanted)
+        targets = set(self.targets)
         while ready:
             *_, node = heapq.heappop(ready)
             arrived = self.arrived.pop(node, {})
-            self.found |= {(node, i): gradient for i, gradient in arrived.items() if (node, i) in wanted}
+            self.gradients |= {(node, i): gradient for i, gradient in arrived.items() if (node, i) in targets}
             results = _results(node, arrived) if node in needed and arrived else (None,) * len(node.next_functions)
             following = [(edge, g) for edge, g in zip(node.next_functions, results, strict=True) if edge[0] is not None]
             fitting = [None if g is None else _fitting(g, after._input_metadata[i]) for (after, i), g in following]
@@ -103,22 +101,22 @@ class _Walk:
                 self.waiting[after] -= 1
                 if not self.waiting[after]:
                     heapq.heappush(ready, _turn(after))
-        return [self.found.get(edge) for edge in self.wanted]
+        return [self.gradients.get(edge) for edge in self.targets]
 
     def _needed(self, roots: Sequence[Any]) -> set[Any]:
         before: dict[Any, list[Any]] = {}
-        stack, seen = [*roots], set[Any]()
+        stack, visited = [*roots], set[Any]()
         while stack:
             node = stack.pop()
-            if node in seen:
+            if node in visited:
                 continue
-            seen.add(node)
+            visited.add(node)
             for after, _ in node.next_functions:
                 if after is not None:
                     self.waiting[after] = self.waiting.get(after, 0) + 1
                     before.setdefault(after, []).append(node)
                     stack.append(after)
-        needed, stack = set[Any](), [earlier for node, _ in self.wanted for earlier in before.get(node, ())]
+        needed, stack = set[Any](), [earlier for node, _ in self.targets for earlier in before.get(node, ())]
         while stack:
             node = stack.pop()
             if node not in needed:
@@ -132,29 +130,29 @@ class _Walk:
         arrived[i] = arrived[i] + gradient if i in arrived else gradient
 
 
-# Nodes that are ready run in the engine's order; no two that are alive have the same `id`.
+# The engine's order; the `id` makes the key unique.
 def _turn(node: Any) -> tuple[int, int, Any]:
     return -node._sequence_nr(), id(node), node
 
 
-# The engine fills in zeros for a `torch.autograd.Function`, unless that has called `set_materialize_grads(False)`; that
-# cannot be asked of it, so it gets zeros all the same.
+# The engine passes zeros to a `torch.autograd.Function`, unless it has called `set_materialize_grads(False)`. That
+# cannot be queried, so it always gets zeros here.
 def _results(node: Any, arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
     expected = node._input_metadata
-    given = [arrived.get(i) for i in range(len(expected))]
+    incoming = [arrived.get(i) for i in range(len(expected))]
     if callable(node):
-        return _listed(node(*given))
+        return _listed(node(*incoming))
     filled = [
         torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device) if gradient is None else gradient
-        for gradient, meta in zip(given, expected, strict=True)
+        for gradient, meta in zip(incoming, expected, strict=True)
     ]
     results = _listed(node.apply(*filled))
-    # It returns a gradient for each argument, but has an edge for each tensor among them only.
-    wanted = iter([gradient for gradient, needed in zip(results, node.needs_input_grad, strict=False) if needed])
-    return tuple(None if after is None else next(wanted) for after, _ in node.next_functions)
+    # It returns a gradient per argument, but has edges only for tensors.
+    needed = iter([gradient for gradient, need in zip(results, node.needs_input_grad, strict=False) if need])
+    return tuple(None if after is None else next(needed) for after, _ in node.next_functions)
 
 
-# The tensor may have been broadcast or promoted.
+# Reverses a broadcast or a promotion of the tensor.
 def _fitting(gradient: Tensor, like: Any) -> Tensor:
     if gradient.shape != (shape := torch.Size(like.shape)):
         gradient = gradient.sum_to_size(shape)

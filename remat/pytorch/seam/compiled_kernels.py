@@ -12,24 +12,24 @@ from typing import Any
 
 from remat.pytorch.seam.internals import internals
 
-# What `ptxas -v` says of a kernel.
+# The output of `ptxas -v` about a kernel.
 _LOG = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """Holds a kernel compiled in one of the configurations that Inductor would time."""
+    """Holds a kernel, compiled in one of the configurations that Inductor would time."""
 
     configuration: dict[str, int]  # sizes of blocks, numbers of warps and of pipeline stages, by name
-    registers: int  # of each thread, as the assembler says
-    spilled_bytes: int  # stored to and loaded from memory by each thread for want of registers
-    shared_bytes: int  # of shared memory for each block
-    ptx: str  # the assembly
-    cubin: bytes  # the machine code
+    registers: int  # per thread, by the assembler
+    spilled_bytes: int  # spill stores and loads per thread
+    shared_bytes: int  # shared memory per block
+    ptx: str  # assembly
+    cubin: bytes  # machine code
 
 
 def compiled(source: str, name: str) -> list[Cubin]:
-    """Compiles a kernel in every configuration that Inductor would time on the GPU in use: about a second for each."""
+    """Compiles a kernel in every configuration that Inductor would time on the current GPU: about a second each."""
     tuner: Any = getattr(internals("torch._inductor.codecache").PyCodeCache.load(source), name)
     with _nothing_kept():
         return [_compiled(tuner, configuration) for configuration in tuner.configs]
@@ -51,7 +51,7 @@ def _compiled(tuner: Any, configuration: Any) -> Cubin:
     )
 
 
-# Triton compiles anew, since a kernel from its cache comes without the assembler's words, and prints these.
+# Triton compiles from scratch and prints the assembler's output, which kernels from its cache lack.
 @contextmanager
 def _nothing_kept() -> Generator[None]:
     knobs: Any = internals("triton.knobs")

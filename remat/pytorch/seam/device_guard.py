@@ -1,9 +1,9 @@
-"""Replaces libtorch's own device guard for CUDA devices that are not there.
+"""Replaces libtorch's device guard for missing CUDA devices.
 
-C++ code asks the guard of a tensor's device for the current device and stream, of fake tensors too: autograd does for
-every node, and kernels that are made of other kernels do. torch's answer is `FakeGuardImpl`, which
-`torch._C._ensureCUDADeviceGuardSet` puts in the place of a guard that counts no devices. Builds of torch without CUDA
-register no guard at all, and there the function does nothing; so a guard that counts none is put there for it to find.
+C++ code asks the guard of a tensor's device for the current device and stream, also for fake tensors: autograd does for
+every node, and so do composite kernels. torch has `FakeGuardImpl` for this: `torch._C._ensureCUDADeviceGuardSet` puts
+it in the place of a guard that counts no devices. Builds of torch without CUDA register no guard, and there the
+function does nothing. So this module first registers a guard that counts no devices.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInte
 
 @contextmanager
 def guarded_without_driver() -> Generator[None]:
-    """Registers libtorch's fake guard for CUDA devices, and afterwards what was registered before."""
+    """Registers libtorch's fake guard for CUDA devices in a block, and restores the registered guard afterwards."""
     slots = _registry()
     before = slots[_CUDA]
     try:
@@ -38,7 +38,7 @@ def guarded_without_driver() -> Generator[None]:
         slots[_CUDA] = before
 
 
-# libtorch replaces a guard whose methods all return 0, the count of devices among them.
+# libtorch replaces a guard whose device count is 0; here, all methods return 0.
 def _install(slots: Any) -> None:
     nothing = ctypes.CFUNCTYPE(ctypes.c_long)(lambda: 0)
     method = ctypes.cast(nothing, ctypes.c_void_p).value
@@ -50,7 +50,7 @@ def _install(slots: Any) -> None:
         raise unsupported("torch._C._ensureCUDADeviceGuardSet leaves a guard that counts no devices in its place")
 
 
-# An array of C++ guards, a pointer for each type of device.
+# An array of C++ guards, one pointer per device type.
 def _registry() -> Any:
     libraries = Path(torch.__file__).parent / "lib"
     for name in ("libc10.so", "libc10.dylib"):

@@ -1,4 +1,4 @@
-"""Answers from a GPU's data sheet what torch and Triton ask a CUDA driver while they compile."""
+"""Answers torch's and Triton's queries of a CUDA driver during a compilation from a GPU's data sheet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 
 @contextmanager
 def torch_cuda(sheet: GpuSheet) -> Generator[None]:
-    """Answers what is asked of `torch.cuda`, in this thread."""
     stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0)
     answers: dict[str, object] = {
         "is_available": True,
@@ -48,7 +47,7 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
 
 
 class _Generator(torch.Generator):
-    """Has the place of a GPU's generator. A graph that draws again in its backward pass takes a copy of its state."""
+    """Replaces a GPU's generator: a graph that draws again in its backward pass clones its state."""
 
     device = torch.device("cuda", 0)  # pyright: ignore[reportAssignmentType]
 
@@ -71,9 +70,9 @@ def _no_state(*args: object, **kwargs: object) -> torch.Tensor:
 
 @contextmanager
 def device_table(sheet: GpuSheet) -> Generator[None]:
-    """Registers a device interface with Dynamo, through the hook that torch has for devices of other vendors."""
+    """Registers a device interface with Dynamo, through torch's hook for devices of other vendors."""
     interfaces = internals("torch._dynamo.device_interface")
-    interfaces.get_registered_device_interfaces()  # if nobody has asked for them yet, they are registered now
+    interfaces.get_registered_device_interfaces()  # the first call registers torch's own interfaces
     answers: dict[str, object] = {
         "current_device": 0,
         "set_device": None,
@@ -103,7 +102,7 @@ def device_table(sheet: GpuSheet) -> Generator[None]:
 
 @contextmanager
 def triton_driver(sheet: GpuSheet) -> Generator[None]:
-    """Puts a driver into Triton that knows its target, and nothing that a launch would need."""
+    """Installs a Triton driver that has a target, but nothing that a launch would need."""
     backends, driver = internals("triton.backends").backends, internals("triton.runtime.driver").driver
     base, target = internals("triton.backends.driver").DriverBase, internals("triton.backends.compiler").GPUTarget
     limits = {

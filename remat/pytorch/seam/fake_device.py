@@ -1,4 +1,4 @@
-"""Puts a model on another device for the length of a call, with fake tensors in the places of its own."""
+"""Moves a model to another device during a call, with fake tensors instead of its own tensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remat.pytorch.seam.reachable import REGISTERED, TensorCollector
 from remat.pytorch.seam.torch_names import FakeTensorMode, tree_map
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments, and keyword arguments."""
+"""Positional and keyword arguments."""
 
 _KINDS = (Tensor, nn.Parameter)
 
@@ -31,15 +31,15 @@ def on_fake_device(
 ) -> Generator[Call]:
     """Yields the arguments as fake tensors on a device, while the model holds such tensors, too.
 
-    Modules are looked for where Python code holds them: in lists and closures, among defaults and arguments, in the
-    globals that a function names. Tensors are looked for in modules, closures and such globals. Lists and dicts of a
-    module are copied for the time, so that what the model puts into them is gone afterwards.
+    Modules are searched in lists, closures, defaults and arguments, and in the globals that a function names; tensors
+    in modules, closures and such globals. Lists and dicts of a module are copied meanwhile, so that what the model adds
+    to them disappears afterwards.
 
     Args:
-        mode: the one of the model's and arguments' fake tensors, if they are fake already.
+        mode: the mode of the model's and arguments' tensors, if they are fake already.
     """
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    fakes: dict[int, tuple[Tensor, Tensor]] = {}  # with each tensor itself, so that its `id` stays its own
+    fakes: dict[int, tuple[Tensor, Tensor]] = {}  # holds each tensor, so that its `id` is not reused
 
     def fake(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -85,5 +85,5 @@ def _fake(tensor: Tensor, device: torch.device, mode: FakeTensorMode) -> Tensor:
     if isinstance(tensor, nn.Parameter):
         copy = nn.Parameter(copy, tensor.requires_grad)
     if not is_fake(tensor):
-        cast(dict[str, Any], copy.__dict__).update(tensor.__dict__)  # sizes marked as dynamic, for one
+        cast(dict[str, Any], copy.__dict__).update(tensor.__dict__)  # for example, sizes that are marked as dynamic
     return copy

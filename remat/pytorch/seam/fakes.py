@@ -1,4 +1,4 @@
-"""Makes fake tensors, which have sizes and no contents: a model is captured at any size, without the memory for it."""
+"""Creates fake tensors, which have sizes but no contents: a model of any size is captured without its memory."""
 
 from __future__ import annotations
 
@@ -27,22 +27,21 @@ _HOW = "build model and arguments within one `with torch._subclasses.FakeTensorM
 
 
 def is_fake(tensor: object) -> TypeGuard[FakeTensor]:
-    """Returns whether a tensor has no contents, so that there is nothing to compare or to put back."""
+    """Returns whether a tensor has no contents, so that there is nothing to compare or restore."""
     return isinstance(tensor, FakeTensor)
 
 
 class _Claimed(Tensor):
-    """Claims to be on another device, but is in the host's memory; operators see a fake tensor in its place."""
+    """Pretends to be on another device, but is in host memory; operators get a fake tensor in its place."""
 
     fake: FakeTensor
     host: Tensor
 
-    # Where it claims to be.
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.fake.device
 
-    # torch lists the contents of its own class only.
+    # torch's `tolist` works only for its own class.
     def tolist(self) -> Any:
         host: Any = self.host
         return host.tolist()
@@ -51,17 +50,17 @@ class _Claimed(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
 
-        def seen(value: Any) -> Any:
+        def unwrapped(value: Any) -> Any:
             return value.fake if isinstance(value, cls) else value
 
-        args, kwargs = tree_map(seen, (args, kwargs or {}))
+        args, kwargs = tree_map(unwrapped, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
 def constant_zeros(fake: FakeTensor) -> Tensor:
-    """Makes zeros like a fake tensor, for a constant of a graph: Inductor reads the numbers of small constants.
+    """Returns zeros like a fake tensor, for a constant of a graph: Inductor reads the numbers of small constants.
 
-    Where there is no such device, they are in the host's memory and say that they are there.
+    If the device is missing, the zeros are in host memory but report that device.
     """
     there = fake.device.type != "cuda" or torchs_own(torch.cuda, "is_available")()
     zeros = torch.zeros(fake.shape, dtype=fake.dtype, device=fake.device if there else "cpu")
@@ -73,27 +72,26 @@ def constant_zeros(fake: FakeTensor) -> Tensor:
 
 
 def in_mode(mode: FakeTensorMode, constant: Tensor) -> FakeTensor:
-    """Returns the fake tensor that stands for a constant of a graph."""
     return constant.fake if isinstance(constant, _Claimed) else mode.from_tensor(constant, static_shapes=True)
 
 
 def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
-    """Lists the tensors that are alive whatever a step does: parameters, buffers, arguments.
+    """Returns the tensors that stay alive during every step: parameters, buffers, arguments.
 
     Args:
         model: a module, a method of one, or a function (whose closure is not searched).
     """
     model = getattr(model, "__self__", model)
     own = [*model.parameters(), *model.buffers()] if isinstance(model, nn.Module) else []
-    own = [tensor for tensor in own if not nn.parameter.is_lazy(tensor)]  # one that is to be made has no memory yet
+    own = [tensor for tensor in own if not nn.parameter.is_lazy(tensor)]  # an uninitialized one has no memory yet
     return [*own, *(leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))]
 
 
 @contextmanager
 def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Runs the body in the mode of the model's and arguments' fake tensors, if they are fake.
+    """Runs the block in the mode of the model's and arguments' fake tensors, if they are fake.
 
-    Constants that the model makes on its way are fake then, too.
+    Constants that the model creates are then fake, too.
     """
     mode = mode_of(model_or_fn, args, kwargs)
     if mode is None:
@@ -137,14 +135,14 @@ def mode_of(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapp
 
 @contextmanager
 def real_tensors() -> Generator[None]:
-    """Lets operators run for real while torch compiles, for an exchange between ranks or a timing.
+    """Makes operators run for real while torch compiles, for an exchange between ranks or a timing.
 
-    Otherwise operators would make fake tensors without contents; and of the error that follows Dynamo makes a
+    Otherwise operators would create fake tensors without contents, and Dynamo would turn the resulting error into a
     graph break, so that the model runs eagerly.
 
-    The Python dispatcher is off, too. Through it a collective holds Python's lock while it waits for the lock of
-    gloo's queue. The thread that works on the queue holds the queue's lock while it waits for Python's, to free the
-    tensors of the collective before. 2 of 11 runs of two ranks never ended (torch 2.13).
+    The Python dispatcher is off, too. Through it, a collective holds Python's lock while it waits for the lock of
+    gloo's queue. The thread of the queue holds the queue's lock while it waits for Python's, to free the tensors of the
+    previous collective. 2 of 11 runs of two ranks never ended (torch 2.13).
     """
     with (
         internals("torch.utils._mode_utils").no_dispatch(),
@@ -157,13 +155,13 @@ def real_tensors() -> Generator[None]:
 def hint(size: Any) -> int:
     """Returns a number for a possibly symbolic size: its hint, or 4096 as in torch if it has none.
 
-    Within `remat.pytorch.seam.symbols.assumed` it is the size that follows from what is assumed there.
+    Within `remat.pytorch.seam.symbols.assumed`, it is the size that follows from the assumed ones.
     """
     if isinstance(size, int):
         return size
     if (number := assumed_size(size)) is not None:
         return number
     sizes: Any = symbolic_shapes
-    # 2.13 renamed it: the older one guards on unbacked sizes.
+    # Renamed in 2.13; the older function guards on unbacked sizes.
     number = getattr(sizes, "optimization_hint", None) or sizes.size_hint
     return int(number(size, fallback=4096))

@@ -1,9 +1,9 @@
-"""Chooses the kernel of attention that libtorch with CUDA would take, for libtorch without.
+"""Chooses the attention kernel that libtorch with CUDA would choose, for a libtorch without CUDA.
 
-`F.scaled_dot_product_attention` is one operator until it is known where it runs. The rules are those of torch 2.13 in
+`F.scaled_dot_product_attention` is a single operator until its device is known. The rules are those of torch 2.13 in
 `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` (`select_sdp_backend` and its checks) and `attention.cpp`, for
-GPUs of compute capability 8.0 and 9.0; the names of the checks are in the comments. On 9.0, torch prefers cuDNN from
-9.15.1 on (`check_prefer_cudnn_attention`), which its wheels have come with since 2.10.
+GPUs of compute capability 8.0 and 9.0; comments name the checks. On 9.0, torch prefers cuDNN from 9.15.1 on
+(`check_prefer_cudnn_attention`), which its wheels contain since 2.10.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from remat.pytorch.seam.gpu_sheets import GpuSheet
 from remat.pytorch.seam.torch_names import scoped_library
 
 _HALVES = (torch.float16, torch.bfloat16)
-# Elements: heads are padded to a multiple for flash attention (`pad_last_dim<8>`), masks for the efficient one.
+# Flash attention pads heads to a multiple of so many elements (`pad_last_dim<8>`), the efficient one pads masks.
 _ALIGNED = 8
 
 
 @contextmanager
 def attention_of(sheet: GpuSheet) -> Generator[None]:
-    """Replaces `scaled_dot_product_attention` of CUDA tensors by the operator that torch would take on a GPU."""
+    """Replaces `scaled_dot_product_attention` of CUDA tensors by the operator that torch would choose on a GPU."""
 
     def attend(
         query: Tensor,
@@ -60,11 +60,10 @@ def choice(
     *,
     enable_gqa: bool,
 ) -> str:
-    """Chooses "cudnn", "flash", "efficient" or "math", as `select_sdp_backend` does.
+    """Returns "cudnn", "flash", "efficient" or "math", like `select_sdp_backend`.
 
     Args:
         query, key, value: (batch, heads, length, size of a head).
-        attn_mask, dropout_p, is_causal, enable_gqa: of `F.scaled_dot_product_attention`.
     """
     tensors = (query, key, value)
     size, half = query.shape[-1], query.dtype in _HALVES
@@ -151,8 +150,8 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, ca
     scale = size**-0.5 if rest[0] is None else rest[0]
     padding = (0, -size % _ALIGNED)
     q, k, v = (pad(tensor, padding) if padding[1] else tensor for tensor in (q, k, v))
-    found = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, drop, causal, False, scale=scale)[0]
-    return found[..., :size] if padding[1] else found
+    result = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, drop, causal, False, scale=scale)[0]
+    return result[..., :size] if padding[1] else result
 
 
 def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
@@ -173,7 +172,7 @@ def _math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, cau
 _CALLS: dict[str, Attend] = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}
 
 
-# Then the logarithm of each row's sum is kept (`should_compute_logsumexp`).
+# If so, the operator also returns the logarithm of each row's sum (`should_compute_logsumexp`).
 def _backward_follows(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 

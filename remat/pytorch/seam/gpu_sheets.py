@@ -1,4 +1,4 @@
-"""Lists what CUDA tells a compiler about each GPU that remat can compile for without having it."""
+"""Lists what CUDA reports to a compiler about each GPU for which remat can compile without that GPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ class GpuSheet:
     """Holds the properties of a GPU that PyTorch, TorchInductor and Triton read, by CUDA's own names.
 
     Attributes:
-        major, minor: of its compute capability.
-        multi_processor_count: its streaming multiprocessors.
-        total_memory: bytes.
+        major, minor: the compute capability.
+        multi_processor_count: streaming multiprocessors.
+        total_memory, L2_cache_size: bytes.
         shared_memory_per_block_optin, shared_memory_per_multiprocessor: bytes.
-        L2_cache_size: bytes.
         memory_clock_rate, clock_rate: kHz.
         memory_bus_width: bits.
     """
@@ -72,11 +71,10 @@ SHEETS: dict[str, GpuSheet] = {
     "h100": _hopper("NVIDIA H100 80GB HBM3", 80, 2_619_000, "H100"),
     "h200": _hopper("NVIDIA H200", 141, 3_201_000, "H200"),
 }
-"""The GPUs that are known, by the name that `device=` takes."""
+"""The known GPUs, by their names for `device=`."""
 
 
 def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
-    """Finds the data sheet of a GPU."""
     if isinstance(gpu, GpuSheet):
         return gpu
     if not isinstance(gpu, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped

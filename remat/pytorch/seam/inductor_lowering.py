@@ -1,4 +1,4 @@
-"""Runs TorchInductor from a graph to scheduled kernels in steps, and says what it has scheduled."""
+"""Runs TorchInductor step by step from a graph to scheduled kernels, and reads its schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.pytorch.seam.torch_names import CustomPartitionerFn
 def compile_fx(
     graph_module: fx.GraphModule, inputs: Sequence[Any], options: Mapping[str, Any], **kwargs: Any
 ) -> Callable[..., Any]:
-    """Compiles a graph of Dynamo's with AOTAutograd and Inductor, under some of Inductor's settings."""
+    """Compiles a graph of Dynamo's with AOTAutograd and Inductor, with some of Inductor's settings changed."""
     compiler = internals("torch._inductor.compile_fx")
     return compiler.compile_fx(graph_module, list(inputs), config_patches=dict(options), **kwargs)
 
@@ -29,9 +29,9 @@ def run_uncompiled(
     partitioner: CustomPartitionerFn,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Runs a graph of Dynamo's as a backend: Inductor's passes and the partitioner run, its code generation does not.
+    """Runs a graph of Dynamo's as a backend: with Inductor's passes and the partitioner, but without code generation.
 
-    What they make of the graph is interpreted, operator by operator.
+    The resulting graphs are interpreted operator by operator.
     """
     own = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}  # a cache skips both
     return compile_fx(graph_module, example_inputs, {**(options or {}), **own}, inner_compile=_interpret)
@@ -54,7 +54,6 @@ def compile_pass(graph_module: fx.GraphModule, *, backward: bool) -> Callable[..
 
 
 def mode_options(mode: str) -> dict[str, Any]:
-    """Returns the settings of Inductor that a `mode` of `torch.compile` stands for."""
     return internals("torch._inductor").list_mode_options(mode)
 
 
@@ -65,19 +64,19 @@ def all_options() -> frozenset[str]:
 
 @cache
 def decompositions() -> Any:
-    """Returns what Inductor makes of each operator that it does not compile as it is."""
-    # Some decompositions look the lowerings up as an attribute of their package.
+    """Returns Inductor's decomposition of each operator that it does not compile as it is."""
+    # Some decompositions access the lowerings as an attribute of their package.
     internals("torch._inductor.lowering")
     return internals("torch._inductor.decomposition").select_decomp_table()
 
 
 @contextmanager
 def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs: Any) -> Generator[Any]:
-    """Lowers a graph, and yields its `GraphLowering`, with a `scheduler`, while Inductor is set to work on it.
+    """Lowers and schedules a graph, and yields its `GraphLowering` while Inductor's context is set up for it.
 
     Args:
-        graph_module: after Inductor's passes over forward and backward graphs, in the fake mode that Inductor works in.
-        donated: positions of the inputs over which a backward pass may write (`get_donated_idxs`).
+        graph_module: a graph after Inductor's passes over forward and backward graphs, in Inductor's fake mode.
+        donated: positions of the inputs that a backward pass may overwrite (`get_donated_idxs`).
     """
     virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(
@@ -91,14 +90,13 @@ def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs:
 
 
 def schedule(lowering: Any) -> None:
-    """Fuses and orders the kernels of what has been lowered."""
     lowering.init_wrapper_code()
     lowering._update_scheduler()
 
 
 @contextmanager
 def prepared(graph_module: fx.GraphModule, fake_mode: Any) -> Generator[None]:
-    """Runs Inductor's passes over a forward or backward graph, in place; inside, it may be lowered."""
+    """Runs Inductor's passes over a forward or backward graph, in place; the block may lower the graph."""
     compiler, virtualized = internals("torch._inductor.compile_fx"), internals("torch._inductor.virtualized").V
     inputs = _inputs(graph_module)
     internals("torch._inductor.fx_passes.post_grad").view_to_reshape(graph_module)
@@ -120,7 +118,7 @@ def _inputs(graph_module: fx.GraphModule) -> list[Any]:
 
 @contextmanager
 def before_code(visit: Callable[[Any], None]) -> Generator[None]:
-    """Calls `visit` with each graph of this thread once it is scheduled; then Inductor writes its code."""
+    """Calls `visit` with each graph of this thread after scheduling; then Inductor generates the code."""
     scheduler = internals("torch._inductor.scheduler").Scheduler
     virtualized = internals("torch._inductor.virtualized").V
     codegen = in_place(scheduler, "codegen")
@@ -135,18 +133,18 @@ def before_code(visit: Callable[[Any], None]) -> Generator[None]:
 
 @contextmanager
 def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
-    """Replaces the code of this thread's graphs by what `run` makes of them, once they are lowered."""
+    """Replaces code generation of this thread's lowered graphs by `run`."""
     with thread_local_patch(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
         yield
 
 
 def register_inductors_operators() -> None:
-    """Makes torch know the operators that Inductor adds to `torch.ops.prims`."""
+    """Registers the operators that Inductor adds to `torch.ops.prims`."""
     internals("torch._inductor.inductor_prims")
 
 
 def launched(lowering: Any) -> list[Any]:
-    """Lists the scheduler's nodes that launch something, in order.
+    """Returns the scheduler's nodes that launch something, in order.
 
     Two kinds of nodes launch nothing: a concatenation in place, and one result of a call that has several.
     """
@@ -156,22 +154,22 @@ def launched(lowering: Any) -> list[Any]:
 
 
 def is_generated(node: Any) -> bool:
-    """Returns whether Inductor writes the kernel of a scheduler's node; otherwise it calls a library."""
+    """Returns whether Inductor generates the kernel of a scheduler's node; otherwise it calls a library."""
     return not isinstance(node, internals("torch._inductor.scheduler").ExternKernelSchedulerNode)
 
 
 def is_inside_another(lowering: Any) -> bool:
-    """Returns whether the lowered graph is the body of an operator of another one."""
+    """Returns whether the lowered graph is the body of an operator of another graph."""
     return isinstance(lowering, internals("torch._inductor.graph").SubgraphLowering)
 
 
 def is_computed(buffer: Any) -> bool:
-    """Returns whether a kernel of Inductor's fills the buffer."""
+    """Returns whether one of Inductor's kernels writes the buffer."""
     return isinstance(buffer, _ir().ComputedBuffer)
 
 
 def output_strides(lowering: Any) -> list[tuple[int, ...] | None]:
-    """Lists the strides that Inductor gives to each output; None for an output that is no tensor."""
+    """Returns Inductor's strides of each output; None for outputs that are no tensors."""
     return [
         tuple(map(int, output.get_layout().stride))
         if isinstance(output, _ir().IRNode) and output.has_tensor_output()

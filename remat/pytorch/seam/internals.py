@@ -1,7 +1,7 @@
-"""Lists the private names of torch that are used in one table, and raises one error if one of them is gone.
+"""Lists torch's private names that are used, in one table, and raises one error if one of them is missing.
 
-Names and parameters are probed, not version numbers: read and run with torch 2.11.0, 2.13.0 and 2.15.0, what is
-under `torch._inductor` but for its partitioner's hook with 2.13.0.
+Names and parameters are checked, not version numbers. They were read and run with torch 2.11.0, 2.13.0 and 2.15.0;
+those of `torch._inductor`, except the hook of its partitioner, with 2.13.0.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ USED: dict[str, tuple[str, ...]] = {
     "triton.knobs": ("cache.dir", "cache.scope", "nvidia.dump_ptxas_log", "nvidia.scope"),
     "triton.runtime.driver": ("driver.set_active",),
 }
-"""Module -> names in it, with dots for attributes of them, and with the parameters that calls rely on."""
+"""Module -> names in it, with dots for attributes, and with the parameters that our calls use."""
 
 
 @cache
@@ -120,7 +120,7 @@ def internals(path: str) -> Any:
     """Imports one of the modules of `USED`, and checks it on its first use.
 
     Raises:
-        UnsupportedTorch: the installed torch lacks the module, or something that is used of it.
+        UnsupportedTorch: the installed torch lacks the module, or a name that is used.
     """
     try:
         module = import_module(path)
@@ -128,10 +128,10 @@ def internals(path: str) -> Any:
         raise unsupported(f"{path} cannot be imported ({error})") from None
     for entry in USED[path]:
         name, _, parameters = entry.rstrip(")").partition("(")
-        found: Any = module
+        attribute: Any = module
         for part in name.split("."):
-            found = getattr(found, part, _GONE)
-        if found is _GONE or (parameters and not _takes(found, parameters.split(", "))):
+            attribute = getattr(attribute, part, _GONE)
+        if attribute is _GONE or (parameters and not _takes(attribute, parameters.split(", "))):
             raise unsupported(f"{path}.{entry} is gone")
     return module
 
@@ -144,7 +144,7 @@ def _takes(function: Any, parameters: list[str]) -> bool:
 
 
 def unsupported(what: str) -> UnsupportedTorch:
-    """Makes the error to raise if this torch lacks something that `remat` relies on."""
+    """Returns the error to raise if this torch lacks something that `remat` uses."""
     return UnsupportedTorch(
         f"torch {torch.__version__} is not supported: {what}. remat works with torch 2.11 to 2.15; install one of those"
     )

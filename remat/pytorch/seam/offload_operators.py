@@ -1,18 +1,18 @@
-"""Defines the operators that copy what is offloaded to the host, and back.
+"""Defines the operators that copy offloaded values to the host and back.
 
-What the forward pass hands over is a *handle*: a tensor without elements, behind which the whole memory of the copy
-lies. Its first size is 0, its others are those of the value. This is for the order in which Inductor runs the copies:
-it takes one that needs little memory, and counts the host's memory for the device's. By that sum a copy back of the
-host's tensor would take as much as it frees, and could run long before its value is read; a copy to the host could wait
-until the end of the pass. A handle takes nothing.
+The forward pass passes a *handle* to the backward pass: a tensor without elements that keeps the memory of the copy
+alive. Its first size is 0, the others are those of the value. The reason is the order in which Inductor runs the
+copies: it prefers operators with little memory, and counts host memory as device memory. With the host's tensor itself,
+a copy back would take as much as it frees, so it could run long before its value is read; and a copy to the host could
+wait until the end of the pass. A handle takes no memory.
 
-On a CPU the host is another buffer. On a GPU it is pinned memory.
+On a CPU, the host is another buffer. On a GPU, it is pinned memory.
 
-A copy is made between the kernels (`TO_HOST`, `TO_DEVICE`), or beside them, in a stream of copies: `SEND` and `FETCH`
-begin it, once the kernels before them have run, and the kernels behind `SENT` and `FETCHED` wait for its end. Of a copy
-to the host, `SENT` takes the value, too, so that nobody writes over it before. Of a copy back, `FETCH` returns a handle
-on the device, with its memory, so that nobody reads it before. All of them take what they must run behind as arguments:
-to the compiler they are calls without effects.
+A copy runs either between the kernels (`TO_HOST`, `TO_DEVICE`) or in a CUDA stream of its own. In that case, `SEND` and
+`FETCH` begin it after the kernels before them, and the kernels after `SENT` and `FETCHED` wait for its end. `SENT` also
+takes the copied value, so that it is not overwritten earlier. `FETCH` returns a handle on the device with the memory of
+the copy, so that no kernel reads it earlier. For the compiler, all of them are calls without effects, so each takes
+what must run before it as an argument.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ HOST = torch.device("cpu")
 
 
 def handle_of(copy: Tensor) -> Tensor:
-    """Returns a tensor without elements that keeps the memory of another alive, and knows its shape."""
+    """Returns a tensor without elements that keeps the memory of another tensor alive, and has its shape."""
     return copy.unsqueeze(0)[:0]
 
 
 def tensor_of(handle: Tensor) -> Tensor:
-    """Returns the tensor whose memory a handle keeps."""
     shape = handle.shape[1:]
     if handle.untyped_storage().nbytes() < shape.numel() * handle.itemsize:
         raise RuntimeError(
@@ -44,19 +43,19 @@ def tensor_of(handle: Tensor) -> Tensor:
 
 
 def place_for(tensor: Tensor, device: torch.device) -> Tensor:
-    """Allocates the memory for a copy of a tensor, in rows: on a device, or in pinned memory of its host."""
+    """Allocates row-major memory for a copy of a tensor: on a device, or pinned on its host."""
     pinned = tensor.is_cuda and device.type == "cpu"
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned)
 
 
 _streams: dict[torch.device, torch.cuda.Stream] = {}
-# By the address of a copy that was begun: the event of its end; itself and its source, so that nobody takes their
-# memory before, not even where a pass is broken off.
+# Address of a begun copy -> the event of its end, the copy, and its source. The references keep both tensors alive
+# until then, even if the pass is aborted.
 _under_way: dict[int, tuple[Any, Tensor, Tensor]] = {}
 
 
 def begin(copy: Tensor, source: Tensor) -> None:
-    """Begins to copy beside the kernels, once those have run that were launched before; on a CPU it copies at once."""
+    """Begins a copy in its own stream, after the kernels launched so far; on a CPU it copies at once."""
     if not (copy.is_cuda or source.is_cuda):
         copy.copy_(source)
         return
@@ -73,9 +72,9 @@ def begin(copy: Tensor, source: Tensor) -> None:
 
 
 def end(copy: Tensor, device: torch.device) -> None:
-    """Makes later kernels of a device wait for a copy that was begun."""
-    if found := _under_way.pop(copy.untyped_storage().data_ptr(), None):
-        torch.cuda.current_stream(device).wait_event(found[0])
+    """Makes later kernels of a device wait for a begun copy."""
+    if begun := _under_way.pop(copy.untyped_storage().data_ptr(), None):
+        torch.cuda.current_stream(device).wait_event(begun[0])
 
 
 def _to_host(x: Tensor) -> Tensor:
@@ -133,8 +132,8 @@ def _fake_on_its_way(handle: Tensor, device: torch.device, after: Sequence[Tenso
 _library: Any = torch.library.Library("remat", "FRAGMENT")
 
 
-# It takes any layout, and is no part of a CUDA graph, which would not run it again. Torch asks operators that return
-# memory of an argument to say so; compiled autograd refuses these.
+# The operator accepts any layout, and is not part of a CUDA graph, which would not run it again. Torch requires
+# operators that return memory of an argument to declare it; compiled autograd refuses such operators.
 def _operator(schema: str, runs: Callable[..., Tensor], fake: Callable[..., Tensor]) -> Any:
     name = schema.partition("(")[0]
     library: Any = torch.library
@@ -148,7 +147,7 @@ TO_HOST = _operator("to_host(Tensor x) -> Tensor", _to_host, _fake_handle)
 """Copies a tensor to the host, and returns the handle of the copy."""
 
 TO_DEVICE = _operator("to_device(Tensor handle, Device device) -> Tensor", _to_device, _fake_value)
-"""Copies back to a device what is behind a handle."""
+"""Copies the tensor of a handle back to a device."""
 
 SEND = _operator("send(Tensor x) -> Tensor", _send, _fake_handle)
 """Begins to copy a tensor to the host."""
@@ -158,10 +157,10 @@ SENT = _operator(
     _sent,
     _fake_sent,
 )
-"""Ends it, behind other calls; returns the handle of the copy."""
+"""Ends that copy, after other calls; returns the handle of the copy."""
 
 FETCH = _operator("fetch(Tensor handle, Device device, Tensor[] after) -> Tensor", _fetch, _fake_on_its_way)
-"""Begins to copy back what is behind a handle, behind other calls; returns a handle on the device."""
+"""Begins to copy the tensor of a handle back, after other calls; returns a handle on the device."""
 
 FETCHED = _operator("fetched(Tensor(a) handle) -> Tensor(a)", _fetched, _fake_value)
-"""Ends it, and returns the tensor."""
+"""Ends that copy back, and returns the tensor."""

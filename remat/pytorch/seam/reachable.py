@@ -1,4 +1,4 @@
-"""Finds the modules and tensors that a callable computes with, wherever Python code holds them."""
+"""Finds the modules and tensors that a callable uses, wherever Python code holds them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from remat.pytorch.seam.torch_names import tree_leaves
 
 REGISTERED = ("_parameters", "_buffers", "_modules")
-"""Where a module holds what it has registered."""
+"""The attributes in which a module holds registered parameters, buffers and modules."""
 
 
 def reachable_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
-    """Lists what a model holds from step to step: parameters and buffers, each once.
+    """Returns the parameters and buffers that a model holds from step to step, each once.
 
-    Of a module, or a method of one, it is all that the module has. Of another callable it is what `TensorCollector`
-    finds: for a method, in the attributes of its object; for a function, in its closure, defaults, globals and
-    arguments.
+    For a module, or a method of one, these are those of the module. For another callable, they are what
+    `TensorCollector` finds: for a method, in the attributes of its object; for a function, in its closure, defaults,
+    globals and arguments.
 
     Args:
-        args: what it is called with. Tensors among them are left out.
+        args: the arguments of the call. Tensors among them are left out.
     """
     module = getattr(model, "__self__", model)
     if isinstance(module, nn.Module):
@@ -37,18 +37,18 @@ def reachable_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
 @dataclass
 class TensorCollector:
-    """Collects what a callable computes with."""
+    """Collects the modules and tensors that a callable uses."""
 
     modules: dict[int, nn.Module] = field(default_factory=dict[int, nn.Module])  # by their `id`
     cells: list[CellType] = field(default_factory=list[CellType])  # of closures, with tensors in them
-    # the globals of a function, and a name in them that stands for a tensor.
+    # the globals of a function, and the name of a tensor in them.
     globals_with_tensors: list[tuple[dict[str, Any], str]] = field(default_factory=list[tuple[dict[str, Any], str]])
-    # all that was looked into, by its `id`, which is its own as long as it is held here.
+    # all searched objects by their `id`; held here, so that an `id` is not reused.
     visited: dict[int, Any] = field(default_factory=dict[int, Any])
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Returns the parameters and buffers of the modules, and the tensors of closures and globals; each once."""
+        """Returns the parameters and buffers of the modules, and the tensors of closures and globals, each once."""
         own = [tensor for one in self.modules.values() for tensor in (*one.parameters(False), *one.buffers(False))]
         contents = [
             *(cell.cell_contents for cell in self.cells),
@@ -58,7 +58,6 @@ class TensorCollector:
         return list({id(tensor): tensor for tensor in (*own, *loose)}.values())
 
     def look_into(self, value: Any) -> None:
-        """Searches a value, and all that it refers to."""
         if id(value) in self.visited or isinstance(value, type | Tensor):
             return
         self.visited[id(value)] = value
@@ -80,14 +79,14 @@ class TensorCollector:
 
     def _look_into_method(self, method: MethodType) -> None:
         self.look_into([method.__self__, method.__func__])
-        if not isinstance(method.__self__, type):  # such as a trainer, which holds its model
+        if not isinstance(method.__self__, type):  # for example, a trainer that holds its model
             self.look_into([*getattr(method.__self__, "__dict__", {}).values()])
 
     def _look_into_function(self, function: FunctionType) -> None:
         if function.__module__.partition(".")[0] == "torch":
             return
         for cell in function.__closure__ or ():
-            with suppress(ValueError):  # nothing is assigned to it yet
+            with suppress(ValueError):  # the cell is still empty
                 if _has_tensors(cell.cell_contents):
                     self.cells.append(cell)
                 self.look_into(cell.cell_contents)

@@ -1,4 +1,4 @@
-"""Runs a model without a trace: what it changes is put back."""
+"""Runs a model without side effects."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from remat.pytorch.seam.torch_names import fork_rng, is_traceable_wrapper_subcla
 
 @contextmanager
 def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Restores what forward passes change, also when one fails.
+    """Restores what forward passes change, also after an error.
 
-    That is the contents of the module's parameters and buffers and of the arguments, and the random
-    number generators of torch, numpy and Python.
+    It restores the contents of the module's parameters and buffers and of the arguments, and the random number
+    generators of torch, numpy and Python.
 
     Args:
         model_or_fn: a module, a method of one, or a function (whose closure is not searched).
@@ -42,7 +42,7 @@ def put_back(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Map
                     tensor.copy_(content)
 
 
-# A jagged tensor has values and offsets with memory of their own.
+# A jagged tensor has values and offsets in separate storages.
 def _parts(tensor: Tensor) -> list[Tensor]:
     if not is_traceable_wrapper_subclass(tensor):
         return [tensor]
@@ -53,5 +53,5 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 def _equal(tensor: Tensor, content: Tensor) -> bool:
     try:
         return torch.equal(tensor, content)
-    except NotImplementedError:  # as for sparse tensors: copied back to be sure
+    except NotImplementedError:  # for example for sparse tensors, which are then always restored
         return False

@@ -1,4 +1,4 @@
-"""Shows what a step allocates: lists its allocations, and leaves out kernels for CPUs, which allocate nothing."""
+"""Lists the allocations of a step, and skips CPU kernels, which allocate nothing."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from remat.pytorch.seam.torch_settings import nothing_cached
 
 
 def cpu_allocations(call: Callable[[], object]) -> list[int]:
-    """Runs `call()` and lists the sizes of what is allocated on the CPU, and freed (negative), in order of time."""
+    """Runs `call()` and returns the sizes of its CPU allocations and frees (negative), in order of time."""
     return [event.cpu_memory_usage() for event in _allocations(call)]
 
 
 def gpu_allocations(call: Callable[[], object]) -> list[int]:
-    """Does the same for GPUs. Memory that the allocator takes from its cache counts, too."""
+    """Runs `call()` and returns the sizes of its GPU allocations and frees, with memory from the allocator's cache."""
     return [event.cuda_memory_usage() for event in _allocations(call)]
 
 
 def _allocations(call: Callable[[], object]) -> list[Any]:
-    """Lists events of torch's allocators, by the profiler that preceded Kineto.
-
-    It records the same sums as its successor (torch 2.11, 2.13 and 2.15), and prints nothing.
-    """
+    # The profiler before Kineto records the same sums as Kineto (torch 2.11, 2.13 and 2.15), and prints nothing.
     profiler, stop = internals("torch.autograd.profiler_legacy"), internals("torch.autograd")._disable_profiler_legacy
-    # What was allocated earlier and is freed inside is reported with size 0: not part of this call.
+    # Memory that was allocated earlier and is freed inside is reported with size 0.
     profiler.profile(profile_memory=True)._start_trace()
     try:
         call()
@@ -43,9 +40,9 @@ def _allocations(call: Callable[[], object]) -> list[Any]:
 
 @contextmanager
 def no_cpu_kernels() -> Generator[None]:
-    """Skips the generated kernels of what is compiled and run within the block; calls of libraries run.
+    """Skips the generated kernels of code that is compiled and run within the block; library calls run.
 
-    Generated kernels allocate nothing, so all allocations still happen. What the kernels would have written is zero:
+    Generated kernels allocate nothing, so all allocations still happen. What the kernels would have written is zero, so
     indices that are read from it are valid.
     """
     guards = internals("torch._C._dynamo.guards")

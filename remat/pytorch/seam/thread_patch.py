@@ -1,9 +1,9 @@
-"""Replaces functions of torch by ours, inside a block and nowhere else.
+"""Replaces functions of torch by ours, only inside a block.
 
-A stand-in takes the place of torch's function as long as any block has exchanged it. It asks the stack of whoever calls
-it: a block answers only where the function that entered it is still running below. So it answers in its own thread
-alone, and no more once that function is left, even if the block was left without its last lines: a Ctrl-C may come
-between any two instructions. There is no lock, which it might leave locked.
+A stand-in replaces torch's function as long as any block needs it. It searches the stack of its caller: a block applies
+only if the function that entered it is still running there. So a block applies only in its own thread, and not after
+that function has ended, even if the block was left without its cleanup: Ctrl-C may come between any two instructions.
+There is no lock, because it might stay locked.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from remat.pytorch.seam.torch_names import assume_constant_result
 
 
 class _StandIn:
-    """Stands in the place of a function of torch, and calls the replacement of the innermost block around its caller.
+    """Replaces a function of torch, and calls the replacement of the innermost block around its caller.
 
-    Outside of all such blocks it calls torch's own function.
+    Outside all such blocks, it calls torch's own function.
 
     Attributes:
-        own: torch's function.
-        blocks: that have exchanged it, each with its function, the frame that entered it, and its thread.
-        place: what stands in the place of torch's function: a function, so that it is a method where it is in a class.
+        blocks: for each active block, its function, the frame that entered it, and its thread.
+        place: the object that replaces torch's function; a plain function, so that it becomes a method in a class.
     """
 
     def __init__(self, own: Callable[..., Any]) -> None:
@@ -41,7 +40,7 @@ class _StandIn:
         _stand_ins[place] = self
 
     def here(self) -> Callable[..., Any]:
-        """Returns the function for this caller. Where Dynamo traces a call of it, it breaks the graph here."""
+        """Returns the function for this caller. If Dynamo traces a call of it, Dynamo breaks the graph here."""
         running = _running(inspect.currentframe() if self.blocks else None)
         for ours, frame, _ in reversed(self.blocks):
             if frame in running:
@@ -51,7 +50,7 @@ class _StandIn:
     def entered(self) -> tuple[FrameType, int]:
         """Returns the frame of the function that enters a block, and its thread.
 
-        Blocks that this thread has left without running their last lines are removed.
+        Blocks that this thread has left without their cleanup are removed.
         """
         running, thread = _running(inspect.currentframe()), threading.get_ident()
         for block in [*self.blocks]:
@@ -63,23 +62,22 @@ class _StandIn:
 
 
 _stand_ins: dict[Any, _StandIn] = {}
-"""By what stands in torch's places, and by the places with torch's functions."""
+"""The stand-ins by their replacements, and by (owner, name, torch's function)."""
 
 
 @contextmanager
 def thread_local_patch(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool = False) -> Generator[None]:
-    """Makes what runs inside the block call `ours` instead of `owner.name`.
+    """Makes code inside the block call `ours` instead of `owner.name`.
 
     Args:
-        owner: a module or a class that defines the function.
-        name: of the function.
-        ours: takes the same arguments, `self` included in a class.
-        constant: Dynamo calls the function where a model does, and traces its result as a constant.
+        owner: the module or class that defines the function.
+        ours: takes the same arguments, with `self` in a class.
+        constant: whether Dynamo calls the function where a model does, and traces its result as a constant.
     """
-    found = owner.__dict__[name]
-    stand_in = _stand_ins.get(found) or _stand_ins.get((owner, name, found))
+    current = owner.__dict__[name]
+    stand_in = _stand_ins.get(current) or _stand_ins.get((owner, name, current))
     if stand_in is None:
-        stand_in = _stand_ins.setdefault((owner, name, found), _StandIn(found))
+        stand_in = _stand_ins.setdefault((owner, name, current), _StandIn(current))
     block = ours, *stand_in.entered()
     place = assume_constant_result(stand_in.place) if constant else stand_in.place
     try:
@@ -87,13 +85,13 @@ def thread_local_patch(owner: Any, name: str, ours: Callable[..., Any], *, const
         setattr(owner, name, place)
         yield
     finally:
-        # CPython raises a Ctrl-C after calls alone, so each of these three lines ends, whichever one is interrupted.
+        # CPython raises a Ctrl-C only after calls, so all three statements complete even if one is interrupted.
         try:
             if block in stand_in.blocks:
                 stand_in.blocks.remove(block)
         finally:
             try:
-                # Somebody else may have put another function in the place meanwhile: that is theirs to take back.
+                # If other code has patched the function meanwhile, that code must restore it.
                 if not stand_in.blocks and owner.__dict__[name] is stand_in.place:
                     setattr(owner, name, stand_in.own)
             finally:
@@ -101,8 +99,8 @@ def thread_local_patch(owner: Any, name: str, ours: Callable[..., Any], *, const
                     setattr(owner, name, place)
 
 
+# The callers of a frame, the innermost first.
 def _running(frame: FrameType | None) -> list[FrameType]:
-    """Lists the frames below one, the innermost first."""
     frames: list[FrameType] = []
     while frame is not None and (frame := frame.f_back) is not None:
         frames.append(frame)
@@ -110,12 +108,12 @@ def _running(frame: FrameType | None) -> list[FrameType]:
 
 
 def torchs_own(owner: Any, name: str) -> Callable[..., Any]:
-    """Returns torch's own function of this name, even inside a `with` block that replaces it."""
-    found: Callable[..., Any] = owner.__dict__[name]
-    return _stand_ins[found].own if found in _stand_ins else found
+    """Returns torch's own function of this name, even inside a block that replaces it."""
+    current: Callable[..., Any] = owner.__dict__[name]
+    return _stand_ins[current].own if current in _stand_ins else current
 
 
 def in_place(owner: Any, name: str) -> Callable[..., Any]:
-    """Returns the function that a caller gets now: torch's own, unless a block around replaces it."""
-    found: Callable[..., Any] = owner.__dict__[name]
-    return _stand_ins[found].here() if found in _stand_ins else found
+    """Returns the function that a caller gets now: torch's own, or that of a block around it."""
+    current: Callable[..., Any] = owner.__dict__[name]
+    return _stand_ins[current].here() if current in _stand_ins else current

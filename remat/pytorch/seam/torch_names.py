@@ -1,9 +1,9 @@
-"""Hands on types and functions of torch that every room uses, though torch calls their modules private."""
+"""Re-exports types and functions of torch that every package uses although their modules are private."""
 
-# Only `_schema` says what an operator declares, only `_cdata` tells storages without memory apart, and the types
-# of some public functions are known in part: they leave this module as `Any`.
+# Only `_schema` has an operator's declaration, and only `_cdata` distinguishes storages without memory. The types of
+# some public functions are incomplete: this module exports them as `Any`.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# What is imported is handed on.
+# The imports are re-exported.
 # ruff: noqa: F401
 # pyright: reportUnusedImport=false
 
@@ -44,16 +44,16 @@ fork_rng: Any = torch.random.fork_rng
 assume_constant_result: Any = torch.compiler.assume_constant_result
 scoped_library: Any = torch.library._scoped_library
 inputs_of: Any = attrgetter("_input_nodes")
-"""What a node uses, each once and in order: the keys of a dictionary, which `all_input_nodes` copies into a list."""
+"""The nodes that a node uses, each once and in order: the dictionary that `all_input_nodes` copies into a list."""
 call_of_node: Any = attrgetter("_args", "_kwargs")
-"""The arguments of a node, which `args` and `kwargs` return after a call of Python each."""
+"""The arguments of a node, without the Python call of `args` and `kwargs`."""
 has_symbolic_shape: Any = attrgetter("_has_symbolic_sizes_strides")
 torch_functions_disabled: Any = torch._C.DisableTorchFunctionSubclass
-"""Within it, what is asked of a fake tensor takes half as long: that it overrides no function is not asked again."""
+"""Within it, queries of a fake tensor take half the time, because torch skips the check for overrides."""
 
 
 def is_overload(operator: object) -> bool:
-    """Returns whether it is an operator of `torch.ops` with one set of argument types, such as `aten.add.Tensor`."""
+    """Returns whether an object is an operator of `torch.ops` with fixed argument types, such as `aten.add.Tensor`."""
     return isinstance(operator, OpOverload)
 
 
@@ -63,7 +63,7 @@ def schema_of(operator: object) -> Any:
 
 
 def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """Returns the argument of an operator by name: its default if it is not given, None without a default."""
+    """Returns an argument of a call by name: its default if it is not passed, None without a default."""
     schema = schema_of(operator)
     for i, argument in enumerate(schema.arguments if schema else ()):
         if argument.name == name:
@@ -72,20 +72,19 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def is_mutable(operator: object) -> bool:
-    """Returns whether an operator writes to an argument, by its declaration."""
     return isinstance(operator, OpOverload) and bool(operator._schema.is_mutable)
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Returns a number of the storage of a tensor; no two storages that are alive share it.
+    """Returns a number for the storage of a tensor; no two live storages share it.
 
-    Not the address of its memory: a fake tensor, or a subclass that wraps tensors, has a storage without one.
+    It is not the address of the memory, which fake tensors and wrapper subclasses lack.
     """
     return tensor.untyped_storage()._cdata
 
 
 def storage_number(value: object) -> int | None:
-    """Returns the number of a value's storage, as `storage_of` does; None if it has none, as a sparse tensor."""
+    """Returns `storage_of` a value; None if it has no storage, like a sparse tensor."""
     try:
         return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
     except NotImplementedError:

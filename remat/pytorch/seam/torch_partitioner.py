@@ -1,8 +1,7 @@
-"""Runs torch's own partitioner of joint graphs, with our choice of what is saved or with its own.
+"""Runs torch's own partitioner of joint graphs, with our choice of saved values or with its own.
 
-Everything that torch does around the choice (common subexpressions, random numbers, effects, symbolic sizes, the
-extraction of the two graphs) stays torch's. Only the choice itself, `choose_saved_values_set`, is exchanged for
-ours while the partitioner runs.
+Everything else stays torch's (common subexpressions, random numbers, effects, symbolic sizes, the extraction of the two
+graphs): only `choose_saved_values_set` is replaced while the partitioner runs.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Splits a joint graph into its forward and backward graphs, with our choice of saved values.
 
-    A partition that another thread makes meanwhile gets torch's choice, or its own.
+    Partitions in other threads are not affected.
     """
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
@@ -46,36 +45,31 @@ def partition(
         finally:
             _budget.reset(token)
 
-    _unmark_seeds(joint_module.graph)
+    # All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch
+    # 2.13. In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
+    seeds_operator = internals("torch._inductor.inductor_prims").seeds
+    for seeds in joint_module.graph.find_nodes(op="call_function", target=seeds_operator):
+        seeds.meta.pop("recompute", None)
     with thread_local_patch(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
-
-
-# All draws have their seeds from one operator, which carries no mark of selective checkpointing up to torch 2.13. In
-# 2.15 it carries that of the first draw, and a generator that is asked twice gives other seeds.
-def _unmark_seeds(graph: fx.Graph) -> None:
-    for seeds in graph.find_nodes(op="call_function", target=internals("torch._inductor.inductor_prims").seeds):
-        seeds.meta.pop("recompute", None)
 
 
 def torchs_budget() -> float:
     """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned.
 
-    It is `torch._functorch.config.activation_memory_budget`, or what `torch.autograd.graph.
-    region_activation_memory_budget` says of the graph: 1 where nobody has set anything.
+    It is `torch._functorch.config.activation_memory_budget`, or the graph's budget from
+    `torch.autograd.graph.region_activation_memory_budget`; 1 by default.
     """
     return _budget.get()
 
 
 def torchs_budget_setting() -> float:
-    """Returns `torch._functorch.config.activation_memory_budget`."""
     return float(internals("torch._functorch.config").activation_memory_budget)
 
 
 def torchs_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph as torch's partitioner does by default."""
     return internals(_PARTITIONERS).min_cut_rematerialization_partition(joint_module, joint_inputs, **kwargs)
 
 
@@ -87,7 +81,7 @@ def default_partition(
 
 
 def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
-    """Returns what torch's own partitioner would save, with its own settings."""
+    """Returns the values that torch's own partitioner would save with its own settings."""
     budget = internals("torch._functorch.config").activation_memory_budget
     return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
 

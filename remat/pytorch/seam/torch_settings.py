@@ -1,6 +1,6 @@
-"""Changes settings of torch's compiler for the length of a block.
+"""Changes settings of torch's compiler within a block.
 
-They belong to the thread that sets them since torch 2.13, and to the process before.
+Since torch 2.13, the settings belong to the thread that changes them; before, to the process.
 """
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ def fresh_compilation() -> AbstractContextManager[None]:
         # After eight compilations of one piece of code Dynamo runs it eagerly.
         recompile_limit=10**6,
         accumulated_recompile_limit=10**6,
-        # A size that was another one the last time, in another model even, would become symbolic.
+        # Otherwise a size that differed in an earlier trace, even of another model, would become symbolic.
         automatic_dynamic_shapes=False,
     )
 
 
 def partitioner_settings(**settings: Any) -> AbstractContextManager[None]:
-    """Changes settings of torch's own partitioner in a `with` block, by their names in `torch._functorch.config`."""
+    """Changes settings of torch's own partitioner, by their names in `torch._functorch.config`."""
     return internals("torch._functorch.config").patch(**settings)
 
 
 def nothing_donated() -> AbstractContextManager[None]:
-    """Makes AOTAutograd compile backward passes that write over no saved tensor.
+    """Makes AOTAutograd compile backward passes that do not overwrite saved tensors.
 
-    For partitioners that save a value together with a view of it, like torch's default one: it donates both, and one
-    may be overwritten before the other is read (torch 2.13). Our plans never do (`remat.answer.handover`).
+    A partitioner that saves a value together with a view of it needs this. Torch's default one does so: both are
+    donated, and one may be overwritten before the other is read (torch 2.13). Our plans never save both
+    (`remat.answer.handover`).
     """
     return internals("torch._functorch.config").patch(donated_buffer=False)
 
 
 def every_joint_graph_partitioned() -> AbstractContextManager[None]:
-    """Makes AOTAutograd partition each joint graph, instead of taking two halves from its cache.
+    """Makes AOTAutograd partition each joint graph instead of reading the two halves from its cache.
 
-    Inductor's own cache of compiled graphs is asked as ever.
+    Inductor's own cache of compiled graphs stays on.
     """
     return internals("torch._functorch.config").patch(enable_autograd_cache=False, enable_remote_autograd_cache=False)
 
 
 def backward_at_once() -> AbstractContextManager[None]:
-    """Makes AOTAutograd compile a backward pass together with its forward pass, not only when it runs."""
+    """Makes AOTAutograd compile a backward pass together with its forward pass, not when it first runs."""
     return internals("torch._functorch.config").patch(force_non_lazy_backward_lowering=True)
 
 
 @contextmanager
 def nothing_cached() -> Generator[None]:
-    """Compiles every graph anew: torch looks none up in its caches, and keeps none there.
+    """Turns torch's caches of compiled graphs off: every graph is compiled, and none is stored.
 
-    Kernels that are compiled already are found again. With torch's own `force_disable_caches` each graph would begin in
-    an empty folder, where a C++ compiler makes its precompiled headers first: 10 s of a processor for every graph.
+    Compiled kernels are still reused. With torch's own `force_disable_caches`, each graph would begin in an empty
+    folder, where a C++ compiler first makes precompiled headers: 10 s of CPU time per graph.
     """
     inductor = internals("torch._inductor.config")
     with inductor.patch(fx_graph_cache=False, fx_graph_remote_cache=False), every_joint_graph_partitioned():

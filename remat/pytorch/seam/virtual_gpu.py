@@ -1,7 +1,7 @@
-"""Lets torch and Triton compile for a GPU that is not there, with a driver's answers from a data sheet.
+"""Makes torch and Triton compile for a missing GPU, with answers of a driver from a data sheet.
 
-Tensors must be fake: nothing is allocated, launched or timed. What Inductor decides by timing (whether to pad a
-matrix product, which configuration of a kernel wins, max-autotune) cannot be known without a GPU, and is turned off.
+Tensors must be fake: nothing is allocated, launched or timed. What Inductor decides by timing (padding of matrix
+products, the fastest configuration of a kernel, max-autotune) is unknown without a GPU, and is turned off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
 
 TRITON_FOR: dict[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
-"""Releases of torch, and of the Triton that each is released with."""
+"""Release of torch -> the release of Triton that comes with it."""
 
 _DECIDED_BY_TIMING = (
     "max_autotune",
@@ -35,15 +35,15 @@ _DECIDED_BY_TIMING = (
     "benchmark_combo_kernel",
 )
 
-# Held inside `virtual_gpu`: Triton has one driver in a process, and torch one table of devices.
+# Held inside `virtual_gpu`: a process has one Triton driver and one torch table of devices.
 _one_at_a_time = threading.RLock()
 
 
 def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextManager[object]]]:
-    """Returns the device that a caller names, and the context in which torch compiles for it.
+    """Returns the device with a name, and the context in which torch compiles for it.
 
     Args:
-        name: a device of torch, such as "cpu" or, where there is a GPU, "cuda"; or a GPU's sheet or its name.
+        name: a torch device, such as "cpu" or, on a machine with a GPU, "cuda"; or a GPU's sheet or its name.
     """
     if isinstance(name, torch.device | str) and str(name).split(":")[0] in ("cpu", "cuda"):
         try:
@@ -56,13 +56,13 @@ def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextM
                 f"'a100', 'h100' or 'h200'"
             )
         return device, ExitStack
-    sheet = sheet_of(name)  # pyright: ignore[reportArgumentType]  # which refuses what is no name
+    sheet = sheet_of(name)  # pyright: ignore[reportArgumentType]  # it raises for other objects
     require_triton()
     return torch.device("cuda", 0), lambda: virtual_gpu(sheet)
 
 
 def captured_for(meta: Mapping[str, str]) -> str | GpuSheet:
-    """Returns the device that a graph was captured for: a GPU by its sheet, or else what this machine has."""
+    """Returns the device for which a graph was captured: a GPU by its sheet, otherwise this machine's device."""
     if meta.get("device") != "cuda":
         return "cpu"
     return next((sheet for sheet in SHEETS.values() if sheet.name == meta.get("gpu")), "cuda")
@@ -70,20 +70,20 @@ def captured_for(meta: Mapping[str, str]) -> str | GpuSheet:
 
 @contextmanager
 def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
-    """Lets this thread compile for a GPU, with fake tensors, on a machine that has none.
+    """Makes this thread compile for a GPU, with fake tensors, on a machine without that GPU.
 
     Inside, `torch.cuda` answers from the GPU's data sheet, Inductor takes its Triton path, and Triton compiles for the
-    GPU's architecture. Everything is as it was afterwards. Where the machine has a GPU of this very name, nothing is
-    exchanged at all. To capture a model, `remat.capture(model, *args, device=...)` is the way.
+    GPU's architecture. Everything is restored afterwards. If the machine has a GPU of this name, nothing is replaced.
+    To capture a model, use `remat.capture(model, *args, device=...)`.
 
     Args:
         gpu: "a100", "a100-40gb", "h100", "h200", or a sheet.
 
     Raises:
-        UnknownName: there is no sheet of that name.
+        UnknownName: no sheet has this name.
         NotInstalled: Triton is missing.
-        UnsupportedTorch: Triton is not the one for this torch, or one of them lacks what this relies on.
-        InvalidOption: Inductor is set to choose kernels by timing them.
+        UnsupportedTorch: Triton does not match this torch, or one of them lacks a function that this uses.
+        InvalidOption: Inductor is set to choose kernels by timing.
     """
     sheet = sheet_of(gpu)
     if torch.cuda.is_available() and torch.cuda.get_device_name() == sheet.name:
@@ -94,7 +94,7 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
         stack.callback(_forget)
         stack.enter_context(guarded_without_driver())
         for exchange in (
-            device_table,  # before `torch.cuda` counts a device: those of the machine itself are registered first
+            device_table,  # before `torch_cuda` reports a device: the machine's own devices must be registered first
             torch_cuda,
             triton_driver,
             _inductor,
@@ -107,15 +107,17 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
 
 
 def require_triton() -> None:
-    """Raises `NotInstalled` without Triton, and `UnsupportedTorch` if it is one for another torch."""
+    """Raises `NotInstalled` without Triton, and `UnsupportedTorch` if Triton does not match torch."""
     try:
-        found = version("triton")
+        installed = version("triton")
     except PackageNotFoundError:
         raise NotInstalled("compiling for a GPU needs Triton: pip install 'remat[gpu]'") from None
-    wanted = TRITON_FOR.get(".".join(torch.__version__.split(".")[:2]))
-    if wanted is not None and not found.startswith(f"{wanted}."):
-        how = f"pip install 'triton=={wanted}.*'"
-        raise UnsupportedTorch(f"torch {torch.__version__} goes with Triton {wanted}, but {found} is installed: {how}")
+    needed = TRITON_FOR.get(".".join(torch.__version__.split(".")[:2]))
+    if needed is not None and not installed.startswith(f"{needed}."):
+        how = f"pip install 'triton=={needed}.*'"
+        raise UnsupportedTorch(
+            f"torch {torch.__version__} goes with Triton {needed}, but {installed} is installed: {how}"
+        )
 
 
 @contextmanager
@@ -128,7 +130,7 @@ def _inductor(sheet: GpuSheet) -> Generator[None]:
             f"torch._inductor.config.{timed[0]} has Inductor choose kernels by timing them, which takes a GPU: turn it "
             f"off to compile for one that this machine does not have"
         )
-    # Launchers that torch loads itself keep no `CompiledKernel`, with its PTX and cubin; the name moved in 2.13.
+    # torch's static launchers keep no `CompiledKernel` with PTX and cubin; the setting was renamed in 2.13.
     launchers = [name for name in ("use_static_triton_launcher", "use_static_cuda_launcher") if hasattr(config, name)]
     folder = internals("torch._inductor.fx_passes.joint_graph").UniformValueConstantFolder
     deduce = folder._deduce_value
@@ -144,7 +146,7 @@ def _inductor(sheet: GpuSheet) -> Generator[None]:
         yield
 
 
-# Inductor takes the number out of constants of one element that it makes on the GPU.
+# Inductor reads the number of one-element constants that it creates on the GPU; here they are created on the CPU.
 class _OnTheHost(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -153,32 +155,32 @@ class _OnTheHost(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-# As `cudnn_conv_suggest_memory_format` of torch 2.13, which asks only if it was built with cuDNN. Without it, a network
-# with channels last would copy its images before and after each convolution.
+# As `cudnn_conv_suggest_memory_format` of torch 2.13, which only builds with cuDNN call. Without it, a channels-last
+# network would copy its images before and after each convolution.
 @contextmanager
 def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
     del sheet
     torch_c, last = internals("torch._C"), {4: torch.channels_last, 5: torch.channels_last_3d}
-    asked = torch_c._conv_determine_backend_memory_format
+    original = torch_c._conv_determine_backend_memory_format
     suggested = internals("torch._prims_common").suggest_memory_format
 
     def memory_format(image: Any, filters: Any, backend: Any) -> Any:
         if image.device.type != "cuda":
-            return asked(image, filters, backend)
-        wanted = last.get(filters.dim(), torch.contiguous_format)
-        kept = image.dtype != torch.float64 and wanted in (suggested(image), suggested(filters))
-        return wanted if kept else torch.contiguous_format
+            return original(image, filters, backend)
+        channels_last = last.get(filters.dim(), torch.contiguous_format)
+        is_last = image.dtype != torch.float64 and channels_last in (suggested(image), suggested(filters))
+        return channels_last if is_last else torch.contiguous_format
 
     with thread_local_patch(torch_c, "_conv_determine_backend_memory_format", memory_format):
         yield
 
 
-# Fake tensors must call no driver, though `torch.cuda` says that it is available.
+# Fake tensors must not call a driver, although `torch.cuda` reports one.
 @contextmanager
 def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
     del sheet
 
-    def nothing_to_wake(device: torch.device) -> None:  # torch 2.11 makes a real tensor there
+    def nothing_to_wake(device: torch.device) -> None:  # torch 2.11 would create a real tensor there
         del device
 
     fake_tensor = internals("torch._subclasses.fake_tensor")
@@ -189,7 +191,7 @@ def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
         yield
 
 
-# Tables of patterns stay: they are made only once.
+# Clears caches of facts about devices; tables of patterns stay, because they are made only once.
 def _forget() -> None:
     for remembered in _remembering():
         remembered.cache_clear()

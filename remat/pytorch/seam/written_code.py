@@ -1,4 +1,4 @@
-"""Reads the code that TorchInductor writes for a graph that it has scheduled, and which kernel it launches for what."""
+"""Reads the code that TorchInductor writes for a scheduled graph, and which kernel each node launches."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from remat.pytorch.seam.internals import internals
 
 
 class WrittenCode(NamedTuple):
-    """Holds what Inductor has written for one graph."""
+    """Holds Inductor's code of one graph."""
 
-    text: str  # a Python module, whose `call` takes a list of tensors and runs the graph
-    sources: dict[str, str]  # of each Triton kernel, by its name in the text: a Python module of its own
-    # for each launch of a Triton kernel, in order: the name of the scheduler's node, and of the kernel.
+    text: str  # a Python module; its `call` takes a list of tensors and runs the graph
+    sources: dict[str, str]  # name of a Triton kernel in the text -> its Python module
+    # for each launch of a Triton kernel, in order: the names of the scheduler's node and of the kernel.
     launches: tuple[tuple[str, str], ...]
 
 
 def written_code(lowering: Any) -> WrittenCode:
-    """Makes Inductor write the code of a `GraphLowering` with its `scheduler`, once."""
-    internals("torch._inductor.codegen.wrapper")  # has what is used of it checked
+    """Makes Inductor write the code of a scheduled `GraphLowering`; can be called once per graph."""
+    internals("torch._inductor.codegen.wrapper")  # checks the names that are used below
     wrapper, scheduler = lowering.wrapper_code, lowering.scheduler
     launches: list[tuple[str, str]] = []
     write_call = wrapper.generate_kernel_call
@@ -29,7 +29,7 @@ def written_code(lowering: Any) -> WrittenCode:
         return write_call(kernel_name, *args, **kwargs)
 
     wrapper.generate_kernel_call = noted
-    # As GraphLowering.codegen() does, which schedules once more before.
+    # Like GraphLowering.codegen(), but without its second scheduling.
     wrapper.push_codegened_graph(lowering)
     scheduler.codegen()
     text = wrapper.generate(lowering.is_inference)[0].value
@@ -37,7 +37,7 @@ def written_code(lowering: Any) -> WrittenCode:
     return WrittenCode(text, _sources(text), tuple(launches))
 
 
-# The second argument of each `async_compile.triton(...)`.
+# The first two arguments of each `async_compile.triton(...)`: name and source.
 def _sources(text: str) -> dict[str, str]:
     calls = (call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call))
     return {
