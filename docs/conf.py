@@ -67,6 +67,18 @@ napoleon_custom_sections = [("Attributes", "params_style")]
 
 smartquotes = False  # they would make a dash of the hyphens of `--json`
 html_theme = "furo"
+# Those of furo, and the versions that are published beside this one.
+templates_path = ["templates"]
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_math_renderer = "mathml"
 html_title = "remat"
 html_static_path = ["site.css"]

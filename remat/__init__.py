@@ -58,6 +58,7 @@ from remat.views.explain import explain as explain
 from remat.views.show import show as show
 
 if TYPE_CHECKING:
+    __version__: str
     from remat.pytorch import SharedBudget as SharedBudget
     from remat.pytorch import capture as capture
     from remat.pytorch import compile as compile
@@ -99,8 +100,6 @@ _MOVED = {
     "unpriced": "remat.plugin.base_problem",
 }
 
-__version__ = "0.1.0"
-
 
 def __dir__() -> list[str]:
     public = {name for name, thing in globals().items() if getattr(thing, "__module__", "").startswith("remat.")}
@@ -108,6 +107,10 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("remat")
     if name in _MOVED:
         warnings.warn(f"remat.{name} is {_MOVED[name]} now; the old name goes in 0.3", DeprecationWarning, stacklevel=2)
         return attrgetter(_MOVED[name].removeprefix("remat."))(import_module("remat"))

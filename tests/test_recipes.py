@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -54,6 +55,63 @@ def test_a_module_compiled_in_place_keeps_the_names_of_its_parameters() -> None:
     assert remat.last_report().graphs[-1].cost_model == "MemoryBudget(budget=0.37)", "it is compiled, and by ours"
     assert [*model.state_dict()] == before
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def trained_a_step(model: torch.nn.Module) -> None:
+    with fresh_compilation(), no_cpu_kernels():
+        model(torch.randn(64, WIDTH)).sum().backward()
+
+
+def test_the_callback_of_trainer_compiles_and_prints_the_report_once(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = pytest.importorskip("experiments.recipes.trainer_callback", reason="needs transformers")
+    torch.compiler.reset()
+    model = Model()
+    callback = recipe.CompiledWithin(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.41"})
+    args, state, control = None, SimpleNamespace(is_world_process_zero=True, global_step=7), None
+    callback.on_train_begin(args, state, control, model=model)
+    callback.on_step_end(args, state, control)
+    assert capsys.readouterr().out == "", "nothing is planned yet"
+    trained_a_step(model)
+    assert remat.last_report().graphs[-1].cost_model == "MemoryBudget(budget=0.41)"
+    callback.on_step_end(args, state, control)
+    said = capsys.readouterr().out
+    assert said.startswith("step 7, remat:\nsaved ")
+    assert "by MemoryBudget(budget=0.41); predicted" in said, "of this training alone"
+    callback.on_step_end(args, state, control)
+    assert capsys.readouterr().out == ""
+
+
+def test_of_several_ranks_the_first_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = pytest.importorskip("experiments.recipes.trainer_callback", reason="needs transformers")
+    callback = recipe.CompiledWithin(backend="remat")
+    torch.compiler.reset()
+    model = Model()
+    model.compile(backend="remat")
+    trained_a_step(model)
+    callback.on_step_end(None, SimpleNamespace(is_world_process_zero=False, global_step=7), None)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_callback_of_lightning_compiles_and_logs_the_report_once(caplog: pytest.LogCaptureFixture) -> None:
+    recipe = pytest.importorskip("experiments.recipes.lightning_callback", reason="needs lightning")
+    torch.compiler.reset()
+    logged: list[tuple[dict[str, int], int]] = []
+    logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((metrics, step)))
+    trainer, module = SimpleNamespace(loggers=[logger], global_step=7), torch.nn.ModuleDict({"network": Model()})
+    how = {"backend": "remat", "options": {"remat.cost_model": "memory-budget:budget=0.43"}}
+    callback = recipe.CompiledWithin("network", **how)
+    callback.setup(trainer, module, "validate")
+    trained_a_step(module["network"])
+    callback.on_train_batch_end(trainer, module, None, None, 0)
+    assert logged == [], "no training, so nothing is compiled"
+    callback.setup(trainer, module, "fit")
+    trained_a_step(module["network"])
+    with caplog.at_level("INFO"):
+        for batch in range(2):
+            callback.on_train_batch_end(trainer, module, None, None, batch)
+    assert logged == [({"remat/saved_bytes": remat.last_report().graphs[-1].row["saved_bytes"]}, 7)]
+    (said,) = (text for text in caplog.messages if text.startswith("remat:\nsaved "))
+    assert "by MemoryBudget(budget=0.43); predicted" in said, "of this training alone"
 
 
 def test_accelerate_still_refuses_other_peoples_backends() -> None:

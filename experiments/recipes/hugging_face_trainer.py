@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from experiments.recipes.beside import compare
 
@@ -15,14 +16,24 @@ STEPS = 4
 
 def train(**how: Any) -> list[float]:
     """Trains with dropout, and returns the loss of each step."""
-    set_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=128, n_embd=64, n_layer=1, n_head=4))
-    tokens = torch.randint(256, (8 * STEPS, 128))
-    data = [{"input_ids": row, "labels": row} for row in tokens]
+    model = small_gpt2()
 
     # Not TrainingArguments(torch_compile_backend="remat"): accelerate knows no backend but PyTorch's own.
     model.compile(**how)  # backend="remat", options={"remat.cost_model": "memory-budget:budget=0.5"}
 
+    return trained(model)
+
+
+def small_gpt2() -> GPT2LMHeadModel:
+    """Makes a model with random weights, the same ones each time."""
+    set_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=256, n_positions=128, n_embd=64, n_layer=1, n_head=4))
+
+
+def trained(model: GPT2LMHeadModel, callbacks: Sequence[TrainerCallback] = ()) -> list[float]:
+    """Trains a model, and returns the loss of each step."""
+    tokens = torch.randint(256, (8 * STEPS, 128))
+    data = [{"input_ids": row, "labels": row} for row in tokens]
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
@@ -36,7 +47,7 @@ def train(**how: Any) -> list[float]:
             disable_tqdm=True,
             save_strategy="no",
         )
-        trainer = Trainer(model, arguments, train_dataset=data)
+        trainer = Trainer(model, arguments, train_dataset=data, callbacks=[*callbacks])
         trainer.train()
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
 

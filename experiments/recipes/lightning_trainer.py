@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import lightning
@@ -36,16 +37,20 @@ class Regression(lightning.LightningModule):
 def train(**how: Any) -> list[float]:
     """Trains and returns the loss of each batch."""
     lightning.seed_everything(0, verbose=False)
-    module = Regression(how)
+    return trained(Regression(how))
+
+
+def trained(module: Regression, callbacks: Sequence[lightning.Callback] = ()) -> list[float]:
+    """Trains a module, and returns the loss of each batch."""
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_epochs=1,
         precision="bf16-mixed",
         accumulate_grad_batches=2,
+        callbacks=[*callbacks],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        enable_model_summary=False,
     )
     trainer.fit(module, DataLoader(batches(8), batch_size=None))
     return module.losses

@@ -46,8 +46,11 @@ class Recipe:
 RECIPES: Mapping[str, Recipe] = {
     "amp_accumulation": Recipe("plain loop, bfloat16, two batches a step", "torch", 1e-3),
     "hugging_face_trainer": Recipe("Trainer, GPT-2", "transformers"),
+    "trainer_callback": Recipe("Trainer with a callback, GPT-2", "transformers"),
+    "trl_sft": Recipe("TRL's SFTTrainer, Llama", "trl"),
     "accelerate_loop": Recipe("accelerate, bfloat16, two batches a step", "accelerate", 1e-3),
     "lightning_trainer": Recipe("Lightning, bfloat16, two batches a step", "lightning", 1e-3),
+    "lightning_callback": Recipe("Lightning with a callback, bfloat16, two batches a step", "lightning", 1e-3),
     "peft_lora": Recipe("LoRA on Llama", "peft"),
     "ddp": Recipe("DDP, two ranks", "torch"),
     "fsdp2": Recipe("FSDP2, a graph for each block, two ranks", "torch"),
