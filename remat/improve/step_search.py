@@ -19,6 +19,7 @@ where memory is plenty; where it is scarce, prices without it lead to better pla
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -91,7 +92,10 @@ class StepPlans:
         with suppress(OutOfTime):
             for choice in self._one_liners_near(self._plan(self._plans.lowest.choice).peak_bytes):
                 self._plan(choice)
-            self._search(min(map(_peak, self._predicted.values())), rounds=1)
+            before = math.inf
+            while (least := min(map(_peak, self._predicted.values()))) < (1 - _NEAR) * before:
+                before = least
+                self._search(least, rounds=1)
         smallest = self._best(min(map(_peak, self._predicted.values())))
         assert smallest is not None  # the plan with that peak
         return smallest
