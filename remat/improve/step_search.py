@@ -48,10 +48,12 @@ _NEAR = 0.01
 _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
 _FOCUS = 3
+# So often plans are cut at prices by the best step so far, and mixed, if budgets of saved bytes do not lead to the limit.
+_TRIES = 2
 # So often more is saved of what the best plan recomputes.
 _ROUNDS = 3
-# The way between two plans that are mixed is halved so often.
-_HALVINGS = 5
+# The best plan is mixed with so many better ones, and the way between the two is halved so often.
+_MIXED, _HALVINGS = 2, 5
 
 
 class StepPlans:
@@ -95,7 +97,7 @@ class StepPlans:
             before = math.inf
             while (least := min(map(_peak, self._predicted.values()))) < (1 - _NEAR) * before:
                 before = least
-                self._search(least, rounds=1)
+                self._search(least)
         smallest = self._best(min(map(_peak, self._predicted.values())))
         assert smallest is not None  # the plan with that peak
         return smallest
@@ -129,7 +131,7 @@ class StepPlans:
         within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)
         return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
 
-    def _search(self, limit_bytes: int, rounds: int = 2) -> None:
+    def _search(self, limit_bytes: int) -> None:
         missed = [plans for plans in self._at_prices if not self._approach(plans, limit_bytes)]
         if not missed and len(self._at_prices) == 1:
             return  # the plan is cheap at the very prices that rank it
@@ -140,7 +142,7 @@ class StepPlans:
             best = self._best(limit_bytes)
             if best is None or not self._ranking.is_surely_worse(choice, best.choice):
                 self._plan(choice)
-        for _ in range(rounds if missed else 1):
+        for _ in range(_TRIES if missed else 1):
             for plans in missed:
                 self._cut_at_prices(plans, limit_bytes)
             if (best := self._best(limit_bytes)) is not None:
@@ -226,8 +228,7 @@ class StepPlans:
             return (rank - self._ranking.of(plan.choice)) / (plan.peak_bytes - limit_bytes)
 
         above = [plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes and gain(plan) > 0]
-        partners = {max(above, key=gain), min(above, key=lambda plan: self._ranking.of(plan.choice))} if above else ()
-        for plan in partners:
+        for plan in sorted(above, key=gain, reverse=True)[:_MIXED]:
             self._mix(best.choice.saved, plan.choice.saved, limit_bytes)
 
     def _mix(self, within: BoolArray, above: BoolArray, limit_bytes: int) -> None:
