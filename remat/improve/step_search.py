@@ -48,7 +48,7 @@ _NEAR = 0.01
 _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
 _FOCUS = 3
-# So often plans are cut at prices by the best step so far, and mixed, if budgets of saved bytes do not lead to the limit.
+# So often plans are cut at prices by the best step so far, and mixed, where budgets of saved bytes miss the limit.
 _TRIES = 2
 # So often more is saved of what the best plan recomputes.
 _ROUNDS = 3
