@@ -165,7 +165,7 @@ class StepPlans:
                 break
             plan = self._plan(choice)
             if plan.peak_bytes > limit_bytes:
-                if budget == plans.least_saved_bytes or self._is_beaten(plan):
+                if budget == plans.least_saved_bytes:
                     break
                 most, above = budget, plan
             elif plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
@@ -199,17 +199,11 @@ class StepPlans:
         for step in _STEPS if peaks[near] > limit_bytes else _STEPS[:2]:
             peak_at(near * step)
 
-    def _is_beaten(self, plan: PeakPlan) -> bool:
-        rank = self._ranking.of(plan.choice)
-        return any(
-            other.peak_bytes < (1 - _NEAR) * plan.peak_bytes and self._ranking.of(other.choice) <= rank
-            for other in self._predicted.values()
-        )
-
     def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
+        """Yields those that may keep a limit: all that is saved is alive between the two passes."""
         for choice in self._ranking.one_liners:
-            saved = self._graph.for_all_values(choice.saved) & ~self._graph.input[self._graph.base]
-            if int(self._graph.bytes[saved].sum()) <= limit_bytes:
+            storages = np.unique(self._graph.base[self._graph.for_all_values(choice.saved)])
+            if int(self._graph.activation_bytes[storages].sum()) <= limit_bytes:
                 yield choice
 
     def _saving_more(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
