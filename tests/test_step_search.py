@@ -138,3 +138,12 @@ def test_bans_of_the_user_hold_for_every_source_of_plans() -> None:
     assert plan is not None
     assert name not in plan.saved
     remat.check_plan(RecomputeTime().pose(forbidden), plan)
+
+
+def test_a_limit_that_a_tighter_one_shows_to_be_reachable_is_reached() -> None:
+    """The search for the smallest peak does not depend on what a search for another limit has found before it."""
+    graph = Corpus.open().graph("small-dropout-mlp")
+    least = remat.timeline(graph, remat.choose(graph, MemoryBudget(0, of="peak")).plan).peak_bytes
+    for limit in (least, int(1.04 * least), int(1.086 * least)):
+        plan = remat.choose(graph, MemoryBudget(f"{limit} B", of="peak")).plan
+        assert remat.timeline(graph, plan).peak_bytes <= limit

@@ -253,7 +253,7 @@ def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float
         memory = peak.memory(i, Choice.from_saved(simulated.problem, saved[part.graph.plannable]))
         return peak.at([*memories[:i], memory, *memories[i + 1 :]])
 
-    plans = StepPlans(simulated, peak.predictors[i], peak_of)
+    plans = StepPlans(simulated, peak.predictors[i], peak_of, part.exchanged)
     for limit in evenly_spaced(plans.smallest.peak_bytes, plans.cheapest.peak_bytes, _LIMITS)[1:-1]:
         plans.within(limit)
     return plans.ranked

@@ -197,7 +197,8 @@ class PeakPlans:
         while True:
             timeline = self._simulator.timeline(self.graph.for_all_values(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
-            tried = [self._simulated(self.legal(plan.choice.saved ^ (position == v))) for v in moves[:_MOVES]]
+            changed = [self.legal(plan.choice.saved ^ (position == v)) for v in moves[:_MOVES]]
+            tried = [self._simulated(choice) for choice in changed if choice.key != plan.choice.key]
             new_plans += tried
             better = min(tried, key=_by_peak, default=plan)
             if better.peak_bytes >= plan.peak_bytes:
@@ -290,12 +291,9 @@ class PeakPlans:
         return None if choice is None else self._simulated(choice)
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        self._simulated_plans.append(plan := self.record(choice, self.simulated_peak(choice)))
+        peak_bytes = self._simulator.peak(self.graph.for_all_values(choice.saved))
+        self._simulated_plans.append(plan := self.record(choice, peak_bytes))
         return plan
-
-    def simulated_peak(self, choice: Choice) -> int:
-        """Returns the peak of a choice by simulation. This does not count as progress."""
-        return self._simulator.peak(self.graph.for_all_values(choice.saved))
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak is now known, reports the progress, and returns the plan."""

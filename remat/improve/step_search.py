@@ -32,7 +32,7 @@ from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
-from remat.predict.buffers import StepMemory
+from remat.predict.buffers import ALONE, Exchanged, StepMemory
 
 # At most so many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 8
@@ -63,6 +63,7 @@ class StepPlans:
         plans: the plans by simulation.
         predictor: predicts the step times that rank the plans; None ranks the plans by cost.
         peak: predicts the peak of the plan that saves these values; None takes that of the step of the graph alone.
+        exchanged: what other graphs take, where there is no predictor that knows it.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class StepPlans:
         plans: PeakPlans,
         predictor: StepPredictor | None = None,
         peak: Callable[[BoolArray], int] | None = None,
+        exchanged: Exchanged = ALONE,
     ) -> None:
         self._plans, self._graph, self._problem = plans, plans.graph, plans.problem
-        self._step = StepMemory(plans.graph) if predictor is None else predictor
+        self._step = StepMemory(plans.graph, exchanged=exchanged) if predictor is None else predictor
         self._peak = peak or self._step.peak
         self._ranking = (
             ByCost(plans.graph, plans.problem) if predictor is None else ByStepTime(plans.problem, predictor)
@@ -90,7 +92,8 @@ class StepPlans:
     @cached_property
     def smallest(self) -> PeakPlan:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
-        _ = self.cheapest
+        # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
+        others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
         with suppress(OutOfTime):
             for choice in self._one_liners_near(self._plan(self._plans.lowest.choice).peak_bytes):
                 self._plan(choice)
@@ -98,6 +101,7 @@ class StepPlans:
             while (least := min(map(_peak, self._predicted.values()))) < (1 - _NEAR) * before:
                 before = least
                 self._search(least)
+        self._predicted |= others
         smallest = self._best(min(map(_peak, self._predicted.values())))
         assert smallest is not None  # the plan with that peak
         return smallest
@@ -132,8 +136,10 @@ class StepPlans:
         return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
 
     def _search(self, limit_bytes: int) -> None:
-        missed = [plans for plans in self._at_prices if not self._approach(plans, limit_bytes)]
-        if not missed and len(self._at_prices) == 1:
+        used = [self._approach(plans, limit_bytes) for plans in self._at_prices]
+        enough = 1 - _NEAR if len(used) == 1 else _LESS
+        missed = [plans for plans, part in zip(self._at_prices, used, strict=True) if part < enough]
+        if not missed and len(used) == 1:
             return  # the plan is cheap at the very prices that rank it
         if not missed:  # what is saved has a price, too: with less of it, the step may be faster
             for plans in self._at_prices:
@@ -148,15 +154,15 @@ class StepPlans:
             if (best := self._best(limit_bytes)) is not None:
                 self._mix_with_better(self._saving_more(best, limit_bytes), limit_bytes)
 
-    def _approach(self, plans: PeakPlans, limit_bytes: int) -> bool:
-        """Tries budgets of saved bytes, and returns whether one leads to a plan that uses most of the limit.
+    def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
+        """Tries budgets of saved bytes, and returns which part of the limit the last plan within it uses; 0 if none.
 
         The budget of a plan above the limit is lowered by its excess. Between a plan above and one within, peaks are
         taken to lie on a straight line.
         """
         above = self._plan(plans.cheapest.choice)
         if above.peak_bytes <= limit_bytes:
-            return True
+            return 1  # nothing is cheaper
         most, least, fitting = above.choice.saved_bytes(self._problem), 0, None
         budget = most - (above.peak_bytes - limit_bytes)
         for _ in range(_BUDGETS):
@@ -168,16 +174,16 @@ class StepPlans:
                 if budget == plans.least_saved_bytes:
                     break
                 most, above = budget, plan
-            elif plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
-                return True
             else:
                 least, fitting = budget, plan
+                if plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
+                    break
             if fitting is None:
                 budget = most - (above.peak_bytes - limit_bytes)
             else:
                 part = (limit_bytes - fitting.peak_bytes) / (above.peak_bytes - fitting.peak_bytes)
                 budget = least + int((most - least) * min(max(part, _APART), 1 - _APART))
-        return fitting is not None and fitting.peak_bytes >= _LESS * limit_bytes
+        return 0 if fitting is None else fitting.peak_bytes / max(limit_bytes, 1)
 
     def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
         """Prices memory at each moment by what is alive then in the best step so far, and tries the minimum cuts.
@@ -208,7 +214,7 @@ class StepPlans:
 
     def _saving_more(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
         for _ in range(_ROUNDS):
-            more = self._plans.saving_more(best.choice, limit_bytes / best.peak_bytes)
+            more = self._plans.saving_more(best.choice, limit_bytes / max(best.peak_bytes, 1))
             plan = best if more is None else self._plan(more)
             if plan.peak_bytes > limit_bytes or self._ranking.of(plan.choice) >= self._ranking.of(best.choice):
                 break

@@ -2,7 +2,7 @@
 
 A budget of saved bytes prices all bytes alike. But the peak occurs at some steps, and memory at other steps is free. So
 each byte gets a price at each moment, the highest where most memory is alive. For such prices one minimum cut finds the
-best plan, if each value takes memory when it did under the plan before. That plan is simulated, and gives new prices.
+best plan, if each value takes memory when it did under the plan that the prices come from.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class TimeIndexedPrices:
         values = np.array([graph.index[name] for name in step.names], np.int64)
         # A kernel that recomputes runs for the next kernel that computes a gradient.
         is_gradient = step.backward & graph.in_tangents[values]
-        moments = np.where(is_gradient, n + values, np.where(step.backward, 2 * n, values))
+        moments = np.where(is_gradient, n + values, values)
         following = np.where(~step.backward | is_gradient, np.arange(len(values)), len(values))
         following = np.minimum.accumulate(following[::-1])[::-1]
         alive = np.zeros(2 * n + 1, np.int64)
