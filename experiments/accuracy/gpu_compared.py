@@ -142,16 +142,16 @@ def measure_model(case: tuple[str, str]) -> Iterator[Row]:
         for device, hidden in (("cuda", {}), (GPU, {"CUDA_VISIBLE_DEVICES": ""})):
             command = [sys.executable, "-m", "experiments.accuracy.gpu_compared", "--look", *case, device, folder]
             subprocess.run(command, check=True, env=os.environ | hidden)
-        real, known = (json.loads((Path(folder) / f"{device}.json").read_text()) for device in ("cuda", GPU))
-    yield from joined(case[0], real, known)
+        real, predicted = (json.loads((Path(folder) / f"{device}.json").read_text()) for device in ("cuda", GPU))
+    yield from joined(case[0], real, predicted)
 
 
-def joined(group: str, real: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Row]:
+def joined(group: str, real: Mapping[str, Any], predicted: Mapping[str, Any]) -> Iterator[Row]:
     """Joins the rows of one model: bytes, kernels, memory and time of each plan, with the GPU and without."""
-    differing = [len(set(a["values"]) - set(b["values"])) for a, b in ((real, known), (known, real))]
+    differing = [len(set(a["values"]) - set(b["values"])) for a, b in ((real, predicted), (predicted, real))]
     for name, row in real["rows"].items():
-        if name in known["rows"]:
-            without, did = known["rows"][name], row["real"]
+        if name in predicted["rows"]:
+            without, did = predicted["rows"][name], row["real"]
             yield {
                 "group": group,
                 "values": len(real["values"]),

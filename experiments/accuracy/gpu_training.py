@@ -64,10 +64,10 @@ def measure(job: tuple[str, str]) -> Iterator[Row]:
     }
 
 
-def difference(found: dict[str, Any], expected: dict[str, Any], case: ModelCase) -> str:
+def difference(actual: dict[str, Any], expected: dict[str, Any], case: ModelCase) -> str:
     """Says what differs by more than the case's tolerance; "" if nothing does."""
     try:
-        torch.testing.assert_close(found, expected, rtol=case.tolerance, atol=case.tolerance)
+        torch.testing.assert_close(actual, expected, rtol=case.tolerance, atol=case.tolerance)
     except AssertionError as error:
         return str(error)
     return ""

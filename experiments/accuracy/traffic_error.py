@@ -119,14 +119,14 @@ def counter(graph: remat.Graph, sample: Made, first: remat.Plan) -> Count:
         raise TypeError("on a CPU, take the model: a graph alone is not believed")
     module, args = sample
 
-    def whole(plan: remat.Plan) -> Sequence[InductorKernel]:
+    def of_the_model(plan: remat.Plan) -> Sequence[InductorKernel]:
         return inductor_kernels(module, *args, plans=plan)
 
     try:
         alone = Scheduled(graph)
     except CannotRebuild:
-        return whole
-    return alone.kernels if _moved(alone.kernels(first)) == _moved(whole(first)) else whole
+        return of_the_model
+    return alone.kernels if _moved(alone.kernels(first)) == _moved(of_the_model(first)) else of_the_model
 
 
 def _moved(kernels: Sequence[InductorKernel]) -> list[tuple[bool, bool, int]]:

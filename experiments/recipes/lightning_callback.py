@@ -22,7 +22,7 @@ class CompiledWithin(lightning.Callback):
 
     def __init__(self, network: str, **how: Any) -> None:
         self.network, self.how = network, how
-        self.before, self.seen = remat.last_report().graphs, ()
+        self.earlier, self.reported = remat.last_report().graphs, ()
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -30,9 +30,9 @@ class CompiledWithin(lightning.Callback):
 
     def on_train_batch_end(self, trainer: lightning.Trainer, *rest: Any) -> None:
         report = remat.last_report()
-        graphs = tuple(graph for graph in report.graphs if graph not in self.before)
-        if graphs != self.seen:
-            self.seen = graphs
+        graphs = tuple(graph for graph in report.graphs if graph not in self.earlier)
+        if graphs != self.reported:
+            self.reported = graphs
             rank_zero_info(f"remat:\n{replace(report, graphs=graphs)}")
             for logger in trainer.loggers:
                 saved = sum(graph.row["saved_bytes"] for graph in graphs)
@@ -49,7 +49,7 @@ class Uncompiled(Regression):
 def train(**how: Any) -> list[float]:
     """Trains and returns the loss of each batch."""
     lightning.seed_everything(0, verbose=False)
-    return trained(Uncompiled({}), [CompiledWithin("network", **how)])
+    return trained(Uncompiled({}), CompiledWithin("network", **how))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import lightning
@@ -40,7 +39,7 @@ def train(**how: Any) -> list[float]:
     return trained(Regression(how))
 
 
-def trained(module: Regression, callbacks: Sequence[lightning.Callback] = ()) -> list[float]:
+def trained(module: Regression, *callbacks: lightning.Callback) -> list[float]:
     """Trains a module, and returns the loss of each batch."""
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -51,6 +50,7 @@ def trained(module: Regression, callbacks: Sequence[lightning.Callback] = ()) ->
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
+        enable_model_summary=False,
     )
     trainer.fit(module, DataLoader(batches(8), batch_size=None))
     return module.losses

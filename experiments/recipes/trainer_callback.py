@@ -20,7 +20,7 @@ class CompiledWithin(TrainerCallback):
     """
 
     def __init__(self, **how: Any) -> None:
-        self.how, self.before, self.seen = how, remat.last_report().graphs, ()
+        self.how, self.earlier, self.reported = how, remat.last_report().graphs, ()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **rest: Any
@@ -29,15 +29,15 @@ class CompiledWithin(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **rest: Any) -> None:
         report = remat.last_report()
-        graphs = tuple(graph for graph in report.graphs if graph not in self.before)
-        if graphs != self.seen and state.is_world_process_zero:
+        graphs = tuple(graph for graph in report.graphs if graph not in self.earlier)
+        if graphs != self.reported and state.is_world_process_zero:
             print(f"step {state.global_step}, remat:\n{replace(report, graphs=graphs)}")
-        self.seen = graphs
+        self.reported = graphs
 
 
 def train(**how: Any) -> list[float]:
     """Trains with dropout, and returns the loss of each step."""
-    return trained(small_gpt2(), [CompiledWithin(**how)])
+    return trained(small_gpt2(), CompiledWithin(**how))
 
 
 if __name__ == "__main__":

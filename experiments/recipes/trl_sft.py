@@ -13,8 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from trl import SFTConfig, SFTTrainer
 
 from experiments.recipes.beside import compare
-
-STEPS = 4
+from experiments.recipes.hugging_face_trainer import SHORT, STEPS, losses
 
 
 def train(**how: Any) -> list[float]:
@@ -33,21 +32,11 @@ def train(**how: Any) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         arguments = SFTConfig(
             output_dir=folder,
-            per_device_train_batch_size=8,
-            max_steps=STEPS,
-            logging_steps=1,
-            learning_rate=1e-2,
-            dataloader_drop_last=True,
             gradient_checkpointing=False,  # True is TRL's default: then a budget applies to the checkpointed model
             bf16=False,
-            report_to="none",
-            use_cpu=True,
-            disable_tqdm=True,
-            save_strategy="no",
+            **SHORT,
         )
-        trainer = SFTTrainer(model, arguments, train_dataset=data, processing_class=tokenizer)
-        trainer.train()
-    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+        return losses(SFTTrainer(model, arguments, train_dataset=data, processing_class=tokenizer))
 
 
 if __name__ == "__main__":

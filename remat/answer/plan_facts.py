@@ -53,9 +53,9 @@ class PlanFacts:
         return cls(
             saved_activations=_names(graph, activation),
             saved_inputs=_names(graph, saved & graph.input[graph.base]),
-            saved_bytes=_bytes(graph, activation),
+            saved_bytes=distinct_bytes(graph, activation),
             offloaded=_names(graph, saved & hosted),
-            offloaded_bytes=_bytes(graph, saved & hosted),
+            offloaded_bytes=distinct_bytes(graph, saved & hosted),
             recomputed_ops=_names(graph, ops & forward),
             recomputed_views=_names(graph, recomputed & graph.view),
             deferred_ops=_names(graph, ops & ~forward),
@@ -71,8 +71,9 @@ def _names(graph: Graph, mask: BoolArray) -> tuple[str, ...]:
     return tuple(graph.names[i] for i in np.flatnonzero(mask).tolist())
 
 
-def _bytes(graph: Graph, activation: BoolArray) -> int:
-    return int(graph.activation_bytes[np.unique(graph.base[activation])].sum())
+def distinct_bytes(graph: Graph, values: BoolArray) -> int:
+    """Adds up the memory that saving these values, (n,), takes: each storage counts once, and inputs are free."""
+    return int(graph.activation_bytes[np.unique(graph.base[values])].sum())
 
 
 def no_recompute_saved_bytes(graph: Graph) -> int:
@@ -90,7 +91,7 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
     >>> no_recompute_saved_bytes(g.build())
     4
     """
-    return _bytes(graph, no_recompute_saved(graph) & ~graph.input[graph.base])
+    return distinct_bytes(graph, no_recompute_saved(graph) & ~graph.input[graph.base])
 
 
 def no_recompute_saved(graph: Graph) -> BoolArray:

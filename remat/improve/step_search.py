@@ -27,12 +27,14 @@ from functools import cached_property
 import numpy as np
 
 from remat.answer.choice import Choice
+from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
+from remat.predict.memory import Timeline
 
 # At most so many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 8
@@ -83,6 +85,7 @@ class StepPlans:
         self._at_prices = [plans, *(PeakPlans(plans.graph, p, plans.solver, plans.time_limit_s) for p in others)]
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
+        self._timelines: dict[bytes, Timeline] = {}  # of the last plan that memory was priced by
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -193,7 +196,7 @@ class StepPlans:
         memory that keeps the limit.
         """
         start = self._best(limit_bytes) or min(self._predicted.values(), key=_peak)
-        moments = plans.moments(start.choice, self._step.timeline(self._graph.for_all_values(start.choice.saved)))
+        moments = plans.moments(start.choice, self._timeline(start.choice))
         problem = plans.problem
         average = int(problem.recompute_cost.sum()) / max(int(problem.save_bytes.sum()), 1)
 
@@ -205,11 +208,15 @@ class StepPlans:
         for step in _STEPS if peaks[near] > limit_bytes else _STEPS[:2]:
             peak_at(near * step)
 
+    def _timeline(self, choice: Choice) -> Timeline:
+        if choice.key not in self._timelines:
+            self._timelines = {choice.key: self._step.timeline(self._graph.for_all_values(choice.saved))}
+        return self._timelines[choice.key]
+
     def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
         """Yields those that may keep a limit: all that is saved is alive between the two passes."""
         for choice in self._ranking.one_liners:
-            storages = np.unique(self._graph.base[self._graph.for_all_values(choice.saved)])
-            if int(self._graph.activation_bytes[storages].sum()) <= limit_bytes:
+            if distinct_bytes(self._graph, self._graph.for_all_values(choice.saved)) <= limit_bytes:
                 yield choice
 
     def _saving_more(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:

@@ -19,10 +19,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 
-def ratios(taken: pd.DataFrame) -> pd.DataFrame:
+def ratios(times: pd.DataFrame) -> pd.DataFrame:
     """Divides times (instances x solvers) by that of the fastest; infinite if a solver failed."""
-    best = taken.min(axis="columns")
-    return taken.div(best.where(np.isfinite(best), 1.0), axis="index")
+    best = times.min(axis="columns")
+    return times.div(best.where(np.isfinite(best), 1.0), axis="index")
 
 
 def profile(ratio: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

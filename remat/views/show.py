@@ -148,8 +148,8 @@ def _neighbourhood(graph: Graph, around: str | Iterable[str], hops: int) -> Bool
     return near_by
 
 
-def _draw(figure: Picture, graph: Graph, plan: Plan | None, shown: IntArray) -> None:
-    indices: list[int] = shown.tolist()
+def _draw(figure: Picture, graph: Graph, plan: Plan | None, values: IntArray) -> None:
+    indices: list[int] = values.tolist()
     position = {i: k for k, i in enumerate(indices)}
     uses = zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)
     edges = [(position[u], position[v]) for u, v in uses if u in position and v in position]

@@ -72,10 +72,10 @@ def forecast(
     models = [find_costmodel(one) for one in listed]
     check_time_limit(time_limit_s)
     graph = capture(model, *args, device=device, **kwargs)
-    held = reachable_tensors(model, (args, kwargs))
-    _check_found(model, held, graph)
-    parameters = [tensor for tensor in held if isinstance(tensor, nn.Parameter)]
-    buffers = [tensor for tensor in held if not isinstance(tensor, nn.Parameter)]
+    tensors = reachable_tensors(model, (args, kwargs))
+    _check_found(model, tensors, graph)
+    parameters = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
+    buffers = [tensor for tensor in tensors if not isinstance(tensor, nn.Parameter)]
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     gpu = graph.meta.get("device") == "cuda"
     alive = [*parameters, *buffers, *inputs]
@@ -100,9 +100,9 @@ def forecast(
     return Forecast(*own, around.gradient_bytes, taken, tuple(forecasts))
 
 
-# All parameters that the graph reads must be among the held tensors.
-def _check_found(model: Callable[..., Any], held: Sequence[Tensor], graph: Graph) -> None:
-    found_bytes, read = sum(tensor.nbytes for tensor in held), int(graph.bytes[graph.parameter].sum())
+# All parameters that the graph reads must be among the tensors that were found.
+def _check_found(model: Callable[..., Any], tensors: Sequence[Tensor], graph: Graph) -> None:
+    found_bytes, read = sum(tensor.nbytes for tensor in tensors), int(graph.bytes[graph.parameter].sum())
     if found_bytes < read and not isinstance(getattr(model, "__self__", model), nn.Module):
         raise InvalidOption(
             f"model must be a torch.nn.Module, or a function that refers to its modules: {name_of(model)} reads "

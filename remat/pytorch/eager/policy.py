@@ -116,9 +116,9 @@ class SelectivePolicy:
 
 # The policy function of one checkpointed call; it counts its calls.
 class _Decisions:
-    def __init__(self, operators: Sequence[Any], kept: frozenset[int]) -> None:
+    def __init__(self, operators: Sequence[Any], saved: frozenset[int]) -> None:
         self._operators = operators
-        self._kept = kept
+        self._saved = saved
         self._forward, self._again = count(), count()
 
     def start_forward(self) -> None:
@@ -138,7 +138,7 @@ class _Decisions:
                 f"it was {expected}. Checkpoint the very function that selective_policy got, under the same autocast "
                 f"and in the same mode (train or eval), and not inside torch.compile; or make a new policy"
             )
-        return CheckpointPolicy.MUST_SAVE if position in self._kept else CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if position in self._saved else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 # A context that can be entered several times: with `retain_graph=True`, there are several recomputations.

@@ -113,14 +113,14 @@ class _Export:
             for position, _ in self.correspondence.returned[self._base(name)]:
                 chosen.setdefault(position, []).append(name)
         self._draw_again(chosen)
-        again = [i for i in range(self.repeated) if i not in chosen]
+        recomputed = [i for i in range(self.repeated) if i not in chosen]
         return SelectivePolicy(
             operators=tuple(call.op for call in self.calls),
             kept=tuple(self._kept_call(position, chosen[position]) for position in sorted(chosen)),
-            repeated=tuple(again),
+            repeated=tuple(recomputed),
             left_out=tuple((name, self.left_out[name]) for name in self.plan.saved if name in self.left_out),
-            idle=self._idle(again),
-            writes_again=self._writes_again(again),
+            idle=self._idle(recomputed),
+            writes_again=self._writes_again(recomputed),
         )
 
     def _base(self, name: str) -> str:
@@ -167,7 +167,7 @@ class _Export:
         host = sum(size for storage, size in sizes.items() if storage in away)
         return KeptCall(position, str(call.op), tuple(values), sum(sizes.values()) - host, along, hosted, host)
 
-    def _idle(self, again: Iterable[int]) -> tuple[str, ...]:
+    def _idle(self, recomputed: Iterable[int]) -> tuple[str, ...]:
         computes: dict[int, set[str]] = {}
         for name, places in self.correspondence.returned.items():
             for position, _ in places:
@@ -175,10 +175,10 @@ class _Export:
         for name, position in self.correspondence.inside.items():
             computes.setdefault(position, set()).add(name)
         needed = {self._base(name) for name in (*self.plan.recomputed, *self.left_out)}
-        idle = [i for i in again if i in computes and not computes[i] & needed]
+        idle = [i for i in recomputed if i in computes and not computes[i] & needed]
         return tuple(f"{self.calls[i].op} ({', '.join(sorted(computes[i]))})" for i in idle)
 
-    def _writes_again(self, again: Iterable[int]) -> tuple[str, ...]:
+    def _writes_again(self, recomputed: Iterable[int]) -> tuple[str, ...]:
         own = {storage for call in self.calls for storage, _ in call.created}
-        calls = [self.calls[i] for i in again]
+        calls = [self.calls[i] for i in recomputed]
         return tuple(str(call.op) for call in calls if call.written - own or call.writes_hidden)
