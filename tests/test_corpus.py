@@ -163,6 +163,7 @@ def test_list_names_all_and_a_family_only_its_own() -> None:
     out = run("corpus", "list", "--family", "convolution").stdout
     assert "resnet50" in out
     assert "lstm-16" not in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_show_tells_facts_and_provenance() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _MODELS, _SOLVERS = f"Repeatable; the default is {DEFAULT_COST_MODEL}.", "Repeatable; the default is all solvers."
-_LIMIT = "Seconds for each solve that takes a limit."
+_LIMIT = "Seconds for each solve, if its solver takes a limit."
 _ROWS = "File that keeps the finished rows: the same command, run again, adds the rest."
 
 
@@ -32,8 +32,8 @@ def compare(
     cost_models: Annotated[list[str] | None, plugin_option("--cost-model", "-m", help=_MODELS)] = None,
     model_options: ModelOptions = None,
     solvers: Annotated[list[str] | None, plugin_option("--solver", "-s", help=_SOLVERS)] = None,
-    time_limit: Annotated[float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help=_LIMIT)] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="How many processes solve at once.")] = 1,
+    time_limit: Annotated[float | None, typer.Option("--time-limit", metavar="S", min=0.001, help=_LIMIT)] = None,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help="How many processes solve at once.")] = 1,
     rows: Annotated[Path | None, typer.Option(help=_ROWS)] = None,
 ) -> Answer:
     """Compare graphs, cost models and solvers: a row for each combination.

@@ -31,6 +31,7 @@ def listed(
     """List the instances, with their sizes.
 
     `saved` is what is saved without recomputation: about what autograd saves.
+    `remat corpus show` has the other facts about an instance.
 
     \b
       remat corpus list --family convolution
@@ -88,9 +89,8 @@ def _row(entry: Entry) -> dict[str, str]:
     return {
         "name": entry.name,
         "values": f"{entry.values:,}",
-        "uses": f"{entry.uses:,}",
         "saved": human_bytes(entry.no_recompute_saved_bytes),
-        "is": f"{entry.model}; {entry.sizes}, {entry.dtype}",
+        "is": entry.model,
     }
 
 

@@ -29,9 +29,8 @@ def timeline(
     graph: GraphFile,
     plan_options: PlanOptions,
     output: NewPictureIfNamed = None,
-    holds_outputs: Annotated[
-        bool, typer.Option(help="The caller keeps the outputs of the forward pass until the backward pass ends.")
-    ] = True,
+    # Not in the table: with its two long names, the text beside them would have a third of the line.
+    holds_outputs: Annotated[bool, typer.Option(hidden=True)] = True,
     device: DeviceName = None,
 ) -> Answer:
     """Simulate what is in memory at each step of the forward and the backward pass.
@@ -39,6 +38,8 @@ def timeline(
     Prints the peak and what is in memory then, and a lower bound on the peak
     without offloading. A step is a kernel or a call in the code that
     TorchInductor writes for --device, or else for the device of the graph.
+    With --no-holds-outputs, the caller does not keep the outputs of the forward
+    pass until the backward pass ends.
 
     \b
       remat inspect timeline gpt2.json.gz --plan plan.json -o gpt2.svg
@@ -109,7 +110,7 @@ def picture(
     around: Annotated[
         list[str] | None, typer.Option(metavar="VALUE", help="Draw only the values near this one. Repeatable.")
     ] = None,
-    hops: Annotated[int, typer.Option(min=0, help="How many uses away a value may be to count as near.")] = 2,
+    hops: Annotated[int, typer.Option(metavar="N", min=0, help="A value is near if at most N uses lead to it.")] = 2,
 ) -> Answer:
     """Draw a graph of up to 300 values, or a part of a larger one.
 

@@ -15,7 +15,7 @@ _PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or 
 
 
 def plugin_option(*flags: str, help: str) -> Any:
-    return typer.Option(*flags, metavar="NAME[:KEY=VALUE,...]", help=help)
+    return typer.Option(*flags, metavar="NAME[:...]", help=help)
 
 
 GraphFile = Annotated[Path, typer.Argument(metavar="GRAPH", callback=graph_file, help=_GRAPH)]
@@ -26,11 +26,11 @@ NewPlanFile = Annotated[Path | None, typer.Option("--output", "-o", help="Plan f
 NewPicture = Annotated[Path, _PICTURE]
 NewPictureIfNamed = Annotated[Path | None, _PICTURE]
 
-_MODEL = f"See `remat plugins costmodels`; {DEFAULT_COST_MODEL} when left out."
+_MODEL = f"NAME or NAME:KEY=VALUE,...: see `remat plugins costmodels`; {DEFAULT_COST_MODEL} if left out."
 CostModelName = Annotated[str | None, plugin_option("--cost-model", "-m", help=_MODEL)]
-_MODEL_OPTION = "Option of the cost model; JSON or text. Repeatable. With several -m, write -m NAME:KEY=VALUE."
+_MODEL_OPTION = "Option of the cost model, as JSON or text. Repeatable. With several -m, write -m NAME:KEY=VALUE."
 ModelOptions = Annotated[list[str] | None, typer.Option("-O", metavar="KEY=VALUE", help=_MODEL_OPTION)]
-_SOLVER = f"See `remat plugins solvers`; {DEFAULT_SOLVER}, or {DEFAULT_BUDGET_SOLVER} under a budget, when left out."
+_SOLVER = f"See `remat plugins solvers`; if left out, {DEFAULT_SOLVER}, or {DEFAULT_BUDGET_SOLVER} with a budget."
 SolverName = Annotated[str | None, plugin_option("--solver", "-s", help=_SOLVER)]
 _SOLVER_OPTION = "Option of the solver. Repeatable."
 SolverOptions = Annotated[list[str] | None, typer.Option("-S", metavar="KEY=VALUE", help=_SOLVER_OPTION)]
@@ -39,6 +39,6 @@ _DEVICE = "Compile for this device: cpu, cuda; or a100, a100-40gb, h100, h200, e
 DeviceName = Annotated[str | None, typer.Option("--device", help=_DEVICE)]
 _OPTIMIZER = "An optimizer of torch.optim with its options (adamw, sgd:momentum=0.9), or `none`."
 OptimizerName = Annotated[str, typer.Option(help=_OPTIMIZER)]
-_LIMIT = "Seconds for all searches together; then the best plan so far is taken."
-TimeLimit = Annotated[float | None, typer.Option("--time-limit", metavar="S", min=1e-9, help=_LIMIT)]
+_LIMIT = "Seconds for all searches together; after them, the best plan found so far is used."
+TimeLimit = Annotated[float | None, typer.Option("--time-limit", metavar="S", min=0.001, help=_LIMIT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

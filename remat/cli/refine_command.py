@@ -17,7 +17,7 @@ from remat.improve.refine import refine as improve
 from remat.words import parse_bytes
 
 _OBJECTIVE = "What to lower: traffic, time, saved, peak or no-worse."
-_ORACLE = "What counts the bytes that a plan moves."
+_ORACLE = "What counts the bytes that a plan moves: model, inductor or device."
 _EXTRA = 'How much more than the first plan may be saved, such as "64MiB".'
 
 
@@ -25,12 +25,12 @@ def refine(
     graph: GraphFile,
     plan_options: PlanOptions,
     objective: Annotated[str, typer.Option(metavar="GOAL", help=_OBJECTIVE)] = "traffic",
-    oracle: Annotated[str, typer.Option(metavar="model|inductor|device", help=_ORACLE)] = "model",
+    oracle: Annotated[str, typer.Option(metavar="ORACLE", help=_ORACLE)] = "model",
     extra: Annotated[str, typer.Option(metavar="SIZE", help=_EXTRA)] = "0B",
-    start: Annotated[list[Path] | None, typer.Option(help="A further plan to begin from. Repeatable.")] = None,
+    start: Annotated[list[Path] | None, typer.Option(help="Another plan to begin from. Repeatable.")] = None,
     device: DeviceName = None,
     time_limit: TimeLimit = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same plan.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed gives the same plan.")] = 0,
     output: NewPlanFile = None,
 ) -> Answer:
     """Improve a plan by small changes, for a goal that a minimum cut cannot express.

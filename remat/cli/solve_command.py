@@ -44,7 +44,9 @@ def solve(
     time_limit: TimeLimit = None,
     output: NewPlanFile = None,
     problem_file: Annotated[Path | None, typer.Option("--problem", help=_PROBLEM)] = None,
-    top: Annotated[int, typer.Option(min=0, help="How many saved activations to list, the largest first.")] = 10,
+    top: Annotated[
+        int, typer.Option(metavar="N", min=0, help="How many saved activations to list, the largest first.")
+    ] = 10,
 ) -> Answer:
     """Find the best plan of a graph, and prove it.
 
