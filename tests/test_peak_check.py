@@ -19,7 +19,7 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from remat.improve import peak_search
-from remat.improve.joint_peak import fit_joint_peak
+from remat.improve.joint_peak import JointPeak, fit_joint_peak
 from remat.improve.one_liners import one_liners
 from remat.improve.peak_search import fit_peak, measuring_with
 from remat.improve.subproblem import subproblem_of
@@ -30,6 +30,7 @@ from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
+from remat.words import counted
 from tests.depth import deep
 
 
@@ -197,7 +198,7 @@ def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_l
     row, graph = step.report().as_frame().to_dict("records")[0], remat.capture(model, x)
     at_its_word = remat.choose(graph, MemoryBudget(limit, of="peak")).plan
     assert row["checked_peak_bytes"] <= limit < rehearsed_peak(graph, at_its_word)
-    assert re.search(r"before it, \d of the plans", " ".join(str(step.report()).split()))
+    assert re.search(r"\d plans? tried before exceeded", " ".join(str(step.report()).split()))
     torch.compiler.reset()
     model.zero_grad()
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
@@ -309,11 +310,31 @@ def test_plans_that_the_check_finds_too_high_are_refused_of_several_graphs_as_of
 
     with measuring_with(never):
         for limit in (1024 * graphs, 5000 * graphs):
-            with pytest.raises(remat.LimitReached, match=f"for {graphs} graphs .* by the check"):
+            with pytest.raises(remat.LimitReached, match=f"for {counted(graphs, 'graph')}.* by the check"):
                 fit_joint_peak(parts, MemoryBudget(limit, of="peak"))
         assert len(asked) <= 2 * 4 * graphs
-        plans = fit_joint_peak(parts, MemoryBudget(0.9, of="peak"))
+        plans, told = fit_joint_peak(parts, MemoryBudget(0.9, of="peak"))
     assert len(plans) == graphs
+    assert re.fullmatch(f"the peak of {counted(graphs, 'graph')}.* by the check, which is more than .*", told)
+
+
+@pytest.mark.parametrize(("is_missed", "said"), [(True, "not kept, see below"), (False, "kept")])
+def test_a_report_says_whether_several_graphs_keep_their_limit_together(
+    x: Tensor, is_missed: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = JointPeak.measured
+
+    def twice_as_much(peak: JointPeak, choices: list[remat.Choice], limit_bytes: int) -> int:
+        return 2 * (own(peak, choices, limit_bytes) or 0) + is_missed * limit_bytes
+
+    monkeypatch.setattr(JointPeak, "measured", twice_as_much)
+    step = remat.compile(Blocks(breaks=True), cost_model=MemoryBudget(0.9, of="peak"))
+    for _ in range(4):
+        step(x).backward()
+    report = str(step.report())
+    assert f"budget: {said}\n" in report
+    together = "the peak of 2 graphs that are alive at the same time is"
+    assert " ".join(report.split()).count(together) == 1
 
 
 def chain() -> remat.Graph:
@@ -340,10 +361,10 @@ def test_plans_that_were_checked_within_another_limit_are_not_counted(monkeypatc
     graph, check = builder.build(), PeakCheck()
     first, second = remat.Plan(("a",), ()), remat.Plan((), ("a",))
     assert (check(graph, first, 40), check(graph, second, 1000)) == (50, 100)
-    assert "before it" not in check.noted(graph, ChosenPlan(second, "a search")).check
+    assert "tried before" not in check.noted(graph, ChosenPlan(second, "a search")).check
     check(graph, second, 40)
     with pytest.warns(UserWarning, match="more than the limit"):
-        assert "before it, 1 of the plans" in check.noted(graph, ChosenPlan(second, "a search")).check
+        assert "1 plan tried before exceeded" in check.noted(graph, ChosenPlan(second, "a search")).check
 
 
 def test_pytorchs_one_liners_are_checked_where_a_better_plan_is_refused() -> None:

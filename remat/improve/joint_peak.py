@@ -286,8 +286,10 @@ def fit_joint_peak(
     cost_model: CostModel,
     sequences: Sequence[CallSequence] | None = None,
     solver: str | Solver | None = None,
-) -> list[Choice]:
+) -> tuple[list[Choice], str]:
     """Finds the best choices for graphs whose joint peak keeps the limits of a cost model, also by measurement.
+
+    Returns them with what was measured, in a sentence; "" if nothing was.
 
     Args:
         parts: the graphs.
@@ -307,16 +309,15 @@ def fit_joint_peak(
         return peak.measured(plan.choices, limit)
 
     taken, plan = checked_plan(plans, measured, limit, limits)
+    graphs = "1 graph" if len(parts) == 1 else f"{len(parts)} graphs that are alive at the same time"
     if plan is not None:
+        told = "" if taken is None else f"the peak of {graphs} is {human_bytes(taken)} by the check"
         if taken is not None and taken > limit:
-            warnings.warn(
-                f"remat: {len(parts)} graphs that are alive at the same time take {human_bytes(taken)} by the check, "
-                f"more than the limit of {human_bytes(limit)}; no plans were found that keep it",
-                stacklevel=2,
-            )
-        return plan.choices
+            told += f", which is more than the limit of {human_bytes(limit)}; no plan was found that keeps it"
+            warnings.warn(f"remat: {told}", stacklevel=2)
+        return plan.choices, told
     smallest = plans.smallest.peak_bytes if taken is None else taken
     raise LimitReached(
-        f"no plans were found with a peak of at most {limit} bytes for {len(parts)} graphs that are alive at the same "
-        f"time; the smallest found is {smallest}{'' if taken is None else ' by the check'}; raise the budget"
+        f"no plans were found with a peak of at most {limit} bytes for {graphs}; the smallest found is "
+        f"{smallest}{'' if taken is None else ' by the check'}; raise the budget"
     )

@@ -12,7 +12,7 @@ from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
 from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan
-from remat.words import human_bytes
+from remat.words import counted, human_bytes
 
 
 class PeakCheck:
@@ -54,11 +54,11 @@ class PeakCheck:
         # Some were checked within an earlier limit, and may keep this one.
         beyond = {plan for plan, found in peaks.items() if isinstance(found, int) and found > limit_bytes}
         others = len(beyond - {chosen.plan})
-        if others:
-            told += f"; before it, {others} of the plans that were predicted to keep {human_bytes(limit_bytes)} did not"
         if peak > limit_bytes:
             told += f", which is more than the limit of {human_bytes(limit_bytes)}; no plan was found that keeps it"
             warnings.warn(f"remat: {told}", stacklevel=2)
+        if others:
+            told += f"; {counted(others, 'plan')} tried before exceeded {human_bytes(limit_bytes)}"
         return replace(chosen, checked_peak_bytes=peak, check=told)
 
 

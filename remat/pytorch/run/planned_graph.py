@@ -34,6 +34,7 @@ class ChosenPlan:
         is_proven: it is optimal, and the proof was verified.
         checked_peak_bytes: its peak by the code that Inductor writes for it; None where that was not asked for.
         check: what the check has come to, in a sentence; "" where there was none.
+        together: the same, of all graphs that are alive at the same time.
     """
 
     plan: Plan
@@ -42,6 +43,7 @@ class ChosenPlan:
     is_proven: bool = False
     checked_peak_bytes: int | None = None
     check: str = ""
+    together: str = ""
 
     @classmethod
     def of(cls, solution: Solution) -> ChosenPlan:
@@ -67,6 +69,10 @@ class PlannedGraph:
     @property
     def plan(self) -> Plan:
         return self.chosen.plan
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        return self.chosen.check, self.chosen.together, *self.remarks
 
     @cached_property
     def facts(self) -> PlanFacts:

@@ -134,10 +134,11 @@ class Report:
         ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
         if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
             yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
-        missed = any(_MISSED.search(text) for one in self.graphs for text in (*one.remarks, one.chosen.check))
+        missed = any(_MISSED.search(text) for one in self.graphs for text in one.told)
         missed |= self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes
-        # Whether several graphs keep a limit of the peak together, only their search knows.
-        is_known = self.limit_bytes is not None or not any(one.chosen.by in TOGETHER for one in self.graphs)
+        # Whether several graphs keep a limit of the peak together, only their check knows.
+        alone = [one for one in self.graphs if one.chosen.by in TOGETHER and not one.chosen.together]
+        is_known = self.limit_bytes is not None or not alone
         if self.held_bytes is not None and (missed or (is_known and not self.notes)):
             yield f"budget: {'not kept, see below' if missed else 'kept'}"
         if missed:
@@ -163,7 +164,7 @@ class Report:
         if self.held_bytes:
             held = human_bytes(self.held_bytes)
             yield f"all calls together saved at most {held} at once"
-        yield from dict.fromkeys(remark for planned in self.graphs for remark in planned.remarks)
+        yield from dict.fromkeys(text for planned in self.graphs for text in planned.told[1:] if text)
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:

@@ -202,7 +202,8 @@ class SharedBudget:
             self._has_warned = True
             warnings.warn(
                 f"{calls} calls of the model are alive at the same time; {self.cost_model!r} "
-                f"counts one of them, so the limit may be exceeded: run the backward pass of each call before the next",
+                f"counts only one of them, so the limit may be exceeded: run the backward pass of each call before "
+                f"the next",
                 stacklevel=4,
             )
         if self._has_warned or self.cost_model.limits_peak:
@@ -211,8 +212,8 @@ class SharedBudget:
             self._has_warned = True
             most, found = exceeded
             warnings.warn(
-                f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls of "
-                f"{len(alive)} graphs, alive at the same time, save {found} bytes ({human_bytes(found)}). "
+                f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls are "
+                f"alive at the same time and save {found} bytes ({human_bytes(found)}). "
                 f"{self._next}",
                 stacklevel=4,
             )
@@ -222,8 +223,8 @@ class SharedBudget:
         if ranks.several_ranks():
             return "With several ranks nothing is planned again: share the budget from the start (remat.SharedBudget)."
         if self.generation >= _REPLANNED:
-            return f"They were planned again {_REPLANNED} times, and save the least they can: the budget is not kept."
-        return "They are planned again, together, for the next step; remat.SharedBudget says so from the start."
+            return f"After {_REPLANNED} new plans they save the least that is possible: raise the budget."
+        return "Their graphs are planned again, together, for the next step; remat.SharedBudget does so from the start."
 
     def begin_step(self) -> None:
         """Plans all graphs together before a step, if other graphs than expected have been alive at once.
@@ -251,8 +252,8 @@ class SharedBudget:
         elif holds_more:
             self._dropped = {}
             ranks.warn(
-                "remat: you hold results of a graph during its backward pass, and did not in the first steps. They "
-                "are not counted, so the peak may exceed the limit."
+                "remat: since the first steps, you have begun to hold results of a graph during its backward pass. "
+                "They are not counted, so the peak may exceed the limit."
             )
         self._planned |= new  # not before: where there are no plans, each step says so
 
@@ -294,9 +295,11 @@ class SharedBudget:
             replace(self._pieces[key].part, times=times[key], dropped=self._dropped[key], gradients=gradients)
             for key, gradients in zip(keys, self._handed_back(keys, sequences), strict=True)
         ]
-        choices = fit_joint_peak(parts, self.cost_model, sequences, self._solver)
+        choices, told = fit_joint_peak(parts, self.cost_model, sequences, self._solver)
         plans = [choice.plan(part.problem) for part, choice in zip(parts, choices, strict=True)]
-        return {key: ChosenPlan(plan, "all graphs together") for key, plan in zip(keys, plans, strict=True)}
+        return {
+            key: ChosenPlan(plan, "all graphs together", together=told) for key, plan in zip(keys, plans, strict=True)
+        }
 
     # The tangents of what other graphs take; others are the caller's, who may hold them.
     def _handed_back(self, keys: Sequence[str], sequences: Sequence[CallSequence]) -> list[dict[str, str]]:
