@@ -101,7 +101,7 @@ def _warn_of_gap(incumbent: Solution, detail: str) -> None:
     if not _is_within(incumbent, _MATTERS):
         assert incumbent.objective is not None
         most = f"{100 * incumbent.objective / incumbent.bound - 100:.0f}% more than" if incumbent.bound else "more than"
-        warnings.warn(f"within the budget, the plan may cost up to {most} the best one: {detail}", stacklevel=2)
+        warnings.warn(f"the plan keeps the budget, but may cost up to {most} the best one: {detail}", stacklevel=2)
 
 
 def _is_within(incumbent: Solution, tolerance: float) -> bool:

@@ -151,7 +151,7 @@ def test_what_is_not_known_is_not_made_up() -> None:
     "text", ["[", "7", '{"args": []}', '[{"v":3}]', '[{"what":1}]', "[{}]", '[{"dtype":"float33"}]']
 )
 def test_a_text_that_is_no_call_is_one_clear_error(text: str) -> None:
-    with pytest.raises(InvalidGraph, match=r"Graph\.arguments: .* is no call of 1 producers"):
+    with pytest.raises(InvalidGraph, match=r"Graph\.arguments: .* is not a call of 1 producers"):
         call_of(text, ["x"], CPU)
 
 

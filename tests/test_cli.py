@@ -129,7 +129,7 @@ WRONG_OPTIONS_OF_SOLVE: list[tuple[list[str], str]] = [
     (["--time-limit", "0"], "--time-limit"),
 ]
 TWO_MODELS = ("-m", "byte-traffic", "-m", "multi-read")
-ONE_MEMORY = "--largest-batch takes the --memory of a device, such as 80GB, and at most one -m"
+ONE_MEMORY = "--largest-batch needs --memory, such as --memory 80GB, and at most one -m"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,11 @@ ONE_MEMORY = "--largest-batch takes the --memory of a device, such as 80GB, and 
         ),
         (["frontier", "PAPER", "--oracle", "model"], "--oracle has no meaning against time"),
         (["frontier", "PAPER", "--html", "page.html", "--device", "h100"], "--device has no meaning for a page"),
-        (["frontier", "PAPER", "--html", "page.html", "--plans", "folder"], "--html takes neither"),
-        (["frontier", "PAPER", "PAPER"], "a frontier is that of one GRAPH"),
+        (
+            ["frontier", "PAPER", "--html", "page.html", "--plans", "folder"],
+            "leave out --against traffic, --plans, --offload and --output, or leave out --html",
+        ),
+        (["frontier", "PAPER", "PAPER"], "name only one GRAPH"),
         (["forecast", "json:loads", "--largest-batch"], ONE_MEMORY),
         (["forecast", "json:loads", "--largest-batch", "--memory", "1MB", *TWO_MODELS], ONE_MEMORY),
         (["inspect", "traffic", "PAPER", "--plan", "p.json", "-m", "byte-traffic"], "leave them out"),
@@ -173,7 +176,10 @@ def test_wrong_usage_is_explained_and_ends_with_2(
         (["inspect", "picture", "PAPER", "-o", "p.svg", "--plan", "missing.json"], "missing.json: No such file"),
         (["capture", "no_such_module:f", "-o", "g.json"], "cannot import 'no_such_module'"),
         (["capture", "os:path", "-o", "g.json"], "os:path must be a function that returns (model, args[, kwargs])"),
-        (["capture", "json:dump", "-o", "g.json"], "json:dump is called with no arguments: missing a required"),
+        (
+            ["capture", "json:dump", "-o", "g.json"],
+            "json:dump must be a function that can be called with no arguments: missing a required",
+        ),
         (["solve", "DIGITS"], "not JSON, or truncated (Exceeds the limit"),
     ],
 )
@@ -499,7 +505,7 @@ def test_a_frontier_against_traffic_prints_its_points_and_writes_their_plans(pap
         plan = Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json")
         assert plan.digest == point["plan"]
         assert remat.predict_traffic(graph, plan, device="h100").bytes == point["traffic_bytes"]
-    assert "is there already" in run("frontier", paper, *against, "--plans", tmp_path / "plans", code=2).output
+    assert "the folder must be new" in run("frontier", paper, *against, "--plans", tmp_path / "plans", code=2).output
     assert "saved" in run("frontier", paper, *against).output
 
 

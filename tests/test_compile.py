@@ -145,7 +145,7 @@ def test_modes_and_options_of_torch_compile_are_passed_on() -> None:
 
 def test_another_backend_is_refused() -> None:
     for options in ({"backend": "eager"}, {"options": {"custom_partitioner_fn": Partitioner.of()}}):
-        with pytest.raises(remat.InvalidOption, match="it takes no backend= or custom_partitioner_fn"):
+        with pytest.raises(remat.InvalidOption, match="sets backend= and custom_partitioner_fn itself"):
             remat.compile(torch.sin, **options)  # type: ignore[arg-type]
 
 
@@ -220,7 +220,7 @@ def test_saved_values_that_share_memory_are_not_overwritten() -> None:
     torch.testing.assert_close(seen, expected)
 
 
-WRONG = "what SavesNothing() answers is wrong"
+WRONG = "the answer of SavesNothing() is wrong"
 TIGHT = "memory-budget:budget=1KB,of=peak"
 
 
@@ -311,7 +311,7 @@ def test_a_fallback_is_never_silent_because_it_was_cached() -> None:
     for _ in range(2):
         torch.compiler.reset()
         step = remat.compile(model, solver=SavesNothing(), on_error="fallback")
-        with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner: what SavesNothing"):
+        with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner: the answer of SavesNothing"):
             ours = gradients(step, model, x)
         torch.testing.assert_close(ours, gradients(model, model, x))
 

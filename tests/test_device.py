@@ -81,7 +81,9 @@ def test_known_devices_go_by_name() -> None:
     assert find_device("h200") is KNOWN["h200"]
     assert all(find_device(alias) is KNOWN[name] for alias, name in ALIASES.items())
     assert find_device(PROFILE) is PROFILE
-    with pytest.raises(UnknownName, match="no device is named 'rtx-4091', and no file; did you mean 'rtx-4090'"):
+    with pytest.raises(
+        UnknownName, match="no device is named 'rtx-4091', and there is no such file; did you mean 'rtx-4090'"
+    ):
         find_device("rtx-4091")
     with pytest.raises(FileNotFoundError):
         find_device("nothing.json")

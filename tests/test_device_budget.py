@@ -197,7 +197,7 @@ def test_two_calls_at_once_warn_once() -> None:
 
 def test_a_graph_alone_does_not_know_all_of_it() -> None:
     graph = remat.capture(Model(), torch.randn(64, WIDTH))
-    with pytest.raises(UnsupportedProblem, match=r"a graph knows only a part of it: call remat.compile"):
+    with pytest.raises(UnsupportedProblem, match=r"a graph shows only a part of that memory: call remat.compile"):
         remat.choose(graph, MemoryBudget("1GB", of="device"))
 
 

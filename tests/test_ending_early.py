@@ -115,7 +115,7 @@ def test_the_largest_batch_so_far_comes_with_a_warning() -> None:
         tried.append(batch)
         return nn.Linear(4, 4), (torch.ones(batch, 4),)
 
-    with pytest.warns(UserWarning, match="the time limit stopped the search: the best so far: 1 fits"):
+    with pytest.warns(UserWarning, match="the time limit stopped the search: the best so far: a batch of 1 fits"):
         assert remat.largest_batch(step, "100KB", time_limit_s=1e-9) == 1
     assert tried == [1]
 
@@ -124,7 +124,10 @@ def test_the_largest_batch_so_far_comes_with_a_warning() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return step(batch)
 
-    with ending_at_ctrl_c(), pytest.warns(UserWarning, match=r"Ctrl-C stopped the search: the best so far: 8 fits"):
+    with (
+        ending_at_ctrl_c(),
+        pytest.warns(UserWarning, match=r"Ctrl-C stopped the search: the best so far: a batch of 8 fits"),
+    ):
         assert remat.largest_batch(interrupted, "100KB") == 8
 
 

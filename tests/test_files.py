@@ -109,7 +109,7 @@ def test_no_more_is_unpacked_than_the_limit(tmp_path: Path, monkeypatch: pytest.
     bomb.write_bytes(gzip.compress(b'{"format": "remat.plan", "version": 1, "saved": [' + b" " * 2**20 + b"]}"))
     monkeypatch.setattr(files, "LARGEST", 2**18)
     for load in (Plan.load, Graph.load, Problem.load, DeviceProfile.load, lambda path: Page.of([path])):
-        with pytest.raises(RematError, match="at most 262,144 bytes are unpacked"):
+        with pytest.raises(RematError, match="at most 262,144 bytes when it is unpacked"):
             load(bomb)
 
 

@@ -204,7 +204,7 @@ class Lazy(FlowSolver):
 
 
 def test_a_cut_that_its_flow_does_not_prove_is_no_vertex() -> None:
-    with pytest.raises(CertificateRejected, match=r"lazy returns a cut that weighs .* as a minimum cut of 0$"):
+    with pytest.raises(CertificateRejected, match=r"lazy claims that its minimum cut weighs 0, but it weighs .*$"):
         frontier(layers(12), solver=Lazy())
 
 
@@ -290,7 +290,7 @@ def test_budgets_that_are_none(budget: object, message: str) -> None:
 
 @pytest.mark.parametrize("budgets", [-1, -3, True, 0.5, None, "8GB"])
 def test_budgets_to_refine_that_are_none(budgets: object) -> None:
-    with pytest.raises(InvalidOption, match="must be how many, or a list of bytes and sizes"):
+    with pytest.raises(InvalidOption, match="must be a number of budgets, or a list such as"):
         frontier(layers(2)).refine(budgets)  # type: ignore[arg-type]
 
 
@@ -323,7 +323,7 @@ def test_what_an_exact_solver_claims_stands_beside_what_is_proven() -> None:
 def test_what_a_frontier_is_not_made_of() -> None:
     with pytest.raises(InvalidOption, match=r"needs a remat.Graph or a remat.Problem, got 'gpt2.json.gz'"):
         frontier("gpt2.json.gz")  # type: ignore[arg-type]
-    with pytest.raises(InvalidOption, match="a problem has its prices, got 'byte-traffic'"):
+    with pytest.raises(InvalidOption, match="left out for a problem, which has its own prices, got 'byte-traffic'"):
         frontier(layers(2), cost_model="byte-traffic")
 
 

@@ -55,9 +55,9 @@ def column(*values: int) -> np.ndarray:
         ({"region": column(0, 0, 1, 0)}, "Graph: 'dx'.*'dy'.*tangent.*region"),
         ({"region": column(2, 0, 1, 1)}, "Graph: 'y'.*'x'.*FORWARD"),
         ({"input": column(1, 1, 0, 0)}, "Graph: 'y'.*'x'.*input"),
-        ({"output": column(0, 1, 0, 1)}, r"Graph.region\['dx'\].*FORWARD.*output"),
-        ({"input": column(1, 0, 1, 0)}, r"Graph.region\['dy'\].*TANGENTS.*input"),
-        ({"storage": column(0, 1, 2, 0)}, r"Graph.storage\['dx'\].*which 'dx' uses.*that of 'x'.*got 0"),
+        ({"output": column(0, 1, 0, 1)}, r"Graph.region\['dx'\].*FORWARD.*returns it"),
+        ({"input": column(1, 0, 1, 0)}, r"Graph.region\['dy'\].*TANGENTS.*reads it"),
+        ({"storage": column(0, 1, 2, 0)}, r"Graph.storage\['dx'\].*that 'dx' uses.*the storage of 'x'.*got 0"),
     ],
 )
 def test_each_broken_rule_is_one_clear_error(change: dict[str, Any], message: str) -> None:

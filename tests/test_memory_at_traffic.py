@@ -161,11 +161,11 @@ def test_inductors_own_count_has_the_last_word_on_a_curve(graph: Graph, torchs: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budgets": "8GB"}, "budgets must be how many"),
+        ({"budgets": "8GB"}, "budgets must be a number of budgets"),
         ({"budgets": [-1]}, "a budget must be a non-negative number"),
         ({"effort": -1}, "effort must be a whole number of at least 0"),
         ({"tries": 0}, "tries must be a whole number of at least 1"),
-        ({"oracle": "device"}, "the oracle 'device' knows about time only"),
+        ({"oracle": "device"}, "the oracle 'device' measures only time"),
         ({"device": 3}, "device must be"),
     ],
 )
@@ -175,7 +175,7 @@ def test_bad_options_of_a_curve_are_one_clear_error(graph: Graph, options: dict[
 
 
 def test_what_no_plan_of_a_curve_reaches_is_refused(curve: TrafficFrontier) -> None:
-    with pytest.raises(InvalidOption, match="the fewest that a plan found moves"):
+    with pytest.raises(InvalidOption, match="the fewest bytes that any plan found moves"):
         curve.within(1)
 
 

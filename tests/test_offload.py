@@ -131,7 +131,9 @@ def test_a_price_that_is_none_is_refused(cost: list[float], message: str) -> Non
 
 
 def test_a_maximum_flow_in_a_file_states_two_choices(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedProblem, match="states two choices, save or recompute, but here values can be"):
+    with pytest.raises(
+        UnsupportedProblem, match="knows two choices, save or recompute, but in this problem values can"
+    ):
         write_dimacs(chain(), tmp_path / "problem")
 
 
@@ -142,9 +144,9 @@ def test_what_knows_no_host_refuses_it() -> None:
     problem = replace(problem, offload=Offload(np.zeros(len(problem), np.int64), Bans.none(len(problem))))
     plan = solve(problem).plan
     assert plan.offloaded
-    with pytest.raises(InvalidPlan, match=r"the plan offloads '.*', but here what is saved stays on the device"):
+    with pytest.raises(InvalidPlan, match=r"the plan offloads '.*', but offloading is not allowed here"):
         refine(graph, plan)
-    with pytest.raises(UnsupportedProblem, match="a limit on peak memory states two choices"):
+    with pytest.raises(UnsupportedProblem, match="a limit on peak memory knows two choices"):
         fit_peak(graph, replace(problem, budget_bytes=None), (2**30,))
 
 

@@ -456,7 +456,7 @@ def test_inductor_has_the_last_word_where_it_is_asked() -> None:
     assert found.asked > len(found.starts) + 1, "moves are checked"
     assert found.after[0] < found.before[0]
     assert found.after == min([found.after, *(start.score for start in found.starts if start.allowed)])
-    with pytest.raises(InvalidOption, match="the oracle 'inductor' knows what kernels move and no more"):
+    with pytest.raises(InvalidOption, match="the oracle 'inductor' counts only the bytes that kernels move"):
         remat.refine(graph, plan, "peak", "inductor")
 
 
@@ -466,7 +466,7 @@ def test_a_device_times_the_starts_and_what_was_found() -> None:
     assert found.terms == ("measured_ns", "saved_bytes")
     assert 0 < found.after[0] <= min(start.score[0] for start in found.starts if start.allowed)
     remat.check_plan(remat.plugin.base_problem(graph), found.plan)
-    with pytest.raises(InvalidOption, match="the oracle 'device' knows about time only"):
+    with pytest.raises(InvalidOption, match="the oracle 'device' measures only time"):
         remat.refine(graph, found.plan, "traffic", "device")
 
 

@@ -440,9 +440,9 @@ def test_a_region_that_has_changed_is_refused_when_it_runs() -> None:
     model, x, graph = captured(mlp)
     policy = remat.selective_policy(model, PLANS["aggressive"](graph), x)
     longer = nn.Sequential(model, nn.Tanh())
-    with pytest.raises(InvalidPlan, match=r"operator 6 is now aten.tanh.default, it was its end"):
+    with pytest.raises(InvalidPlan, match=r"operator 6 is now aten.tanh.default, but was its end"):
         checkpointed(longer, policy)(x)
-    with pytest.raises(InvalidPlan, match=r"operator 2 is now aten.relu.default, it was aten.gelu.default"):
+    with pytest.raises(InvalidPlan, match=r"operator 2 is now aten.relu.default, but was aten.gelu.default"):
         checkpointed(nn.Sequential(model[0], nn.ReLU()), policy)(x)
 
 

@@ -144,7 +144,9 @@ def test_compile_is_a_decorator() -> None:
 
 def test_a_variable_that_looks_like_one_of_ours_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REMAT_COSTMODEL", "memory-budget")
-    with pytest.warns(UserWarning, match="no environment variable REMAT_COSTMODEL; did you mean 'REMAT_COST_MODEL'"):
+    with pytest.warns(
+        UserWarning, match="the unknown environment variable REMAT_COSTMODEL; did you mean 'REMAT_COST_MODEL'"
+    ):
         planned()
 
 

@@ -153,7 +153,7 @@ FILES = {
 @pytest.mark.parametrize("call", FILES.values(), ids=FILES.keys())
 @pytest.mark.parametrize("wrong", [3, 2.5, [], b"x", G], ids=lambda wrong: type(wrong).__name__)
 def test_a_file_is_named_by_text(call: Callable[[Any], object], wrong: Any) -> None:
-    with pytest.raises(InvalidOption, match=r"a file is named by text or a pathlib.Path"):
+    with pytest.raises(InvalidOption, match=r"a file must be named by text or a pathlib.Path"):
         call(wrong)
 
 

@@ -142,7 +142,7 @@ class Solves(Solver):
 def test_wrong_solutions_are_refused_by_name(wrong: str) -> None:
     solver = Solves(wrong)
     with pytest.raises(
-        (CertificateRejected, InvalidPlan), match=rf"^what {re.escape(repr(solver))} answers is wrong: "
+        (CertificateRejected, InvalidPlan), match=rf"^the answer of {re.escape(repr(solver))} is wrong: "
     ):
         remat.solve(PROBLEM, solver)
     with pytest.raises(AssertionError, match=re.escape(repr(solver))):

@@ -77,8 +77,8 @@ class Choice(FrozenColumns):
         """
         if plan.offloaded and isinstance(owner, Graph) and not offload:
             raise InvalidPlan(
-                f"the plan offloads {plan.offloaded[0]!r}, but here what is saved stays on the device: take a plan "
-                f"that offloads nothing"
+                f"the plan offloads {plan.offloaded[0]!r}, but offloading is not allowed here: take a plan that "
+                f"offloads nothing"
             )
         labels = ("saved", "recomputed", "offloaded")
         return cls(*(_named(label, getattr(plan, label), owner) for label in labels))

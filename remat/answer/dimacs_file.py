@@ -33,7 +33,7 @@ def write_dimacs(problem: Problem, path: Path) -> None:
     """
     if problem.budget_bytes is not None:
         raise UnsupportedProblem(
-            f"a maximum flow cannot state a budget ({problem.budget_bytes} bytes); write MPS or JSON, or drop it"
+            f"a maximum flow cannot state a budget ({problem.budget_bytes} bytes): write MPS or JSON"
         )
     problem.require_two_choices("the DIMACS file")
     rules = forced_values(problem)

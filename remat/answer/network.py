@@ -75,8 +75,8 @@ class Network:
         infinity = int(capacities[finite].sum()) + 1
         if infinity > largest:
             raise UnsupportedProblem(
-                f"the {label} add up to {infinity - 1} in units of {unit}, but the solver counts to {largest} only; "
-                f"take one of a larger `largest_capacity` (`remat plugins solvers --json` lists them)"
+                f"the {label} add up to {infinity - 1} in units of {unit}, but this solver counts only to {largest}; "
+                f"take a solver with a larger `largest_capacity` (`remat plugins solvers --json` lists them)"
             )
         capacities[~finite] = infinity
         network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
@@ -348,6 +348,6 @@ def _in_units(problem: Problem, weights: Multipliers) -> tuple[int, tuple[IntArr
     total = sum(cost * int(column.sum()) + byte * int(sizes.sum()) for (cost, byte), column in parts)
     if total >= LARGEST_TOTAL:
         raise UnsupportedProblem(
-            f"costs and bytes weighed {weights.cost} : {weights.byte} add up to {total}, but must stay below 2**62"
+            f"{weights.cost} * costs + {weights.byte} * bytes add up to {total}, not below 2**62; take coarser units"
         )
     return unit, tuple(cost * column + byte * sizes for (cost, byte), column in zip(factors, units, strict=True))

@@ -127,7 +127,7 @@ def default_is_missing() -> bool:
     if missing:
         warnings.warn(
             f"{', '.join(missing)} is not installed, so {' or '.join(FALLBACK_SOLVERS)} finds minimum cuts: the same "
-            f"plans and proofs, more slowly. pip install 'remat[{missing[0]}]'",
+            f"plans and proofs, but more slowly. To change this: pip install 'remat[{missing[0]}]'",
             stacklevel=2,
         )
     return bool(missing)

@@ -87,7 +87,7 @@ class Solver(ABC):
                 )
         if self.max_values is not None and len(problem) > self.max_values:
             raise UnsupportedProblem(
-                f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another"
+                f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another solver"
             )
 
 

@@ -47,7 +47,7 @@ def forecast(
 
     models = cost_models_of(cost_models or (), model_options)
     if largest_batch and (memory is None or len(models) > 1):
-        raise typer.BadParameter("--largest-batch takes the --memory of a device, such as 80GB, and at most one -m")
+        raise typer.BadParameter("--largest-batch needs --memory, such as --memory 80GB, and at most one -m")
     build = load_factory(factory)
     options: dict[str, Any] = {"optimizer": optimizer_from(optimizer), "device": device, "time_limit_s": time_limit}
     if largest_batch and memory is not None:

@@ -36,14 +36,14 @@ class Against(StrEnum):
     TRAFFIC = "traffic"
 
 
-_ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} when left out."
-_SOLVER = f"For time: who solves the budgets; {QUICK_BUDGET_SOLVER} when left out."
+_ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} if left out."
+_SOLVER = f"For time: solver for the budgets; {QUICK_BUDGET_SOLVER} if left out."
 _OFFLOAD = "For time: values may wait in the host memory of this device, such as h100 (`remat device --list`)."
-_START = "For traffic: a further plan to begin from. Repeatable."
-_ORACLE = "For traffic: what counts the bytes that a plan moves."
-_HTML = "Page to write. GRAPH... may then also name what `remat compare --json` printed, or a CSV file."
+_START = "For traffic: another plan to begin from. Repeatable."
+_ORACLE = "For traffic: what counts the bytes that a plan moves, model or inductor."
+_HTML = "Page to write. GRAPH... may then also be a file with the output of `remat compare --json`, or a CSV file."
 _AGAINST = "What memory is traded against: recompute time, or the bytes that kernels move."
-_BUDGETS = f"How many budgets to solve between the ends; 0 when left out, {_MANY} for traffic and for a page."
+_BUDGETS = f"How many budgets to solve between the ends; if left out, 0, or {_MANY} for traffic or a page."
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class OfTraffic:
     """Holds the options of a frontier against traffic."""
 
     start: Annotated[list[Path] | None, typer.Option(help=_START)] = None
-    oracle: Annotated[str | None, typer.Option(metavar="model|inductor", help=_ORACLE)] = None
+    oracle: Annotated[str | None, typer.Option(metavar="ORACLE", help=_ORACLE)] = None
     device: DeviceName = None
 
 
@@ -77,7 +77,7 @@ def frontier(
     graphs: GraphFiles,
     *,
     against: Annotated[Against, typer.Option(help=_AGAINST)] = Against.TIME,
-    budgets: Annotated[int | None, typer.Option("--budgets", "--refine", min=0, help=_BUDGETS)] = None,
+    budgets: Annotated[int | None, typer.Option("--budgets", "--refine", metavar="N", min=0, help=_BUDGETS)] = None,
     time: OfTime,
     traffic: OfTraffic,
     page: OfPage,
@@ -101,13 +101,15 @@ def frontier(
     """
     if page.html is not None:
         if against is not Against.TIME or plans is not None or time.offload or time.output:
-            raise typer.BadParameter("--html takes neither --against traffic nor --plans, --offload and --output")
+            raise typer.BadParameter(
+                "leave out --against traffic, --plans, --offload and --output, or leave out --html"
+            )
         _refuse("for a page", traffic)
         return _page(graphs, page.html, page.title, time, budgets, time_limit)
     if len(graphs) > 1:
-        raise typer.BadParameter("a frontier is that of one GRAPH; --html FILE puts several on a page")
+        raise typer.BadParameter("name only one GRAPH, or use --html FILE to write a page about several")
     if plans is not None and plans.exists():
-        raise typer.BadParameter(f"{plans} is there already", param_hint="--plans")
+        raise typer.BadParameter(f"the folder must be new, but {plans} exists: name another", param_hint="--plans")
     if against is Against.TRAFFIC:
         _refuse("against traffic", time)
         moved = _against_traffic(Graph.load(graphs[0]), traffic, budgets, time_limit)

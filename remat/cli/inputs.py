@@ -63,7 +63,7 @@ def graph_file(path: Path) -> Path:
             return corpus.path(str(path))
         if name in names:
             raise UnknownName(
-                f"{path}: no such file, but the corpus has this graph: name it {name!r}, or copy it by "
+                f"{path}: no such file, but the corpus has this graph: name it {name!r}, or copy it with "
                 f"`remat corpus get {name} -o {path}`"
             )
         if str(path) == path.stem and (hint := near(name, names)):
@@ -104,7 +104,7 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
             signature(factory).bind(*args)
         except TypeError as error:
             how = "a batch size" if args else "no arguments"
-            raise CaptureError(f"{text} is called with {how}: {error}") from None
+            raise CaptureError(f"{text} must be a function that can be called with {how}: {error}") from None
         return model_and_arguments(text, factory(*args))
 
     return build

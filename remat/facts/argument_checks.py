@@ -15,14 +15,14 @@ _T = TypeVar("_T")
 def checked_path(path: object) -> Path:
     """Returns the path of a file or folder; raises `InvalidOption` for anything but text or a path."""
     if not isinstance(path, str | os.PathLike):
-        raise InvalidOption(f"a file is named by text or a pathlib.Path, got {path!r}")
+        raise InvalidOption(f"a file must be named by text or a pathlib.Path, got {path!r}")
     return Path(cast(str, path))
 
 
 def checked_list(label: str, items: Iterable[_T], error: type[RematError]) -> list[_T]:
     """Returns the items as a list; raises `error` for text, which Python would split, and for a single object."""
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise error(f"{label} must be a list or the like, got {cast(Any, items)!r}")
+        raise error(f"{label} must be a list or another sequence, got {cast(Any, items)!r}")
     return list(items)
 
 

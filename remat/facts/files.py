@@ -51,5 +51,5 @@ def unpack(path: Path, data: bytes, error: type[RematError]) -> bytes:
     except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
         raise error(f"{path}: the gzip data is damaged or truncated ({damage})") from None
     if len(content) > LARGEST:
-        raise error(f"{path}: at most {LARGEST:,} bytes are unpacked of a file, and this one holds more")
+        raise error(f"{path}: a file must hold at most {LARGEST:,} bytes when it is unpacked, and this one holds more")
     return content

@@ -395,11 +395,9 @@ def _check_regions(graph: Graph) -> None:
             producer, consumer = graph.names[int(u[bad][0])], graph.names[int(v[bad][0])]
             raise InvalidGraph(f"Graph: {consumer!r} (which uses {producer!r}) {because}")
     if any_set(wrong := graph.input & tangents):
-        raise InvalidGraph(
-            f"Graph.region[{_first(graph, wrong)!r}] must not be TANGENTS: it is an input of the forward"
-        )
+        raise InvalidGraph(f"Graph.region[{_first(graph, wrong)!r}] must not be TANGENTS: the forward pass reads it")
     if any_set(wrong := graph.output & ~forward):
-        raise InvalidGraph(f"Graph.region[{_first(graph, wrong)!r}] must be FORWARD: it is an output of the forward")
+        raise InvalidGraph(f"Graph.region[{_first(graph, wrong)!r}] must be FORWARD: the forward pass returns it")
 
 
 def _first(graph: Graph, where: BoolArray) -> str:

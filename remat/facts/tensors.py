@@ -77,8 +77,8 @@ def check_storages(  # columns of a graph
     unexplained[consumers[storage[producers] == storage[consumers]]] = False
     if any_set(unexplained):
         i = int(unexplained.argmax())
-        why = "it is a view" if view[i] else f"it shares that of {names[int(base[i])]!r}"
+        why = "it is a view" if view[i] else f"it shares the storage of {names[int(base[i])]!r}"
         raise InvalidGraph(
-            f"Graph.storage[{names[i]!r}] must be that of a value which {names[i]!r} uses, for {why}, "
+            f"Graph.storage[{names[i]!r}] must be the storage of a value that {names[i]!r} uses, because {why}, "
             f"got {int(storage[i])}"
         )

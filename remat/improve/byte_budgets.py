@@ -52,7 +52,7 @@ def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
     if isinstance(budgets, Iterable) and not isinstance(budgets, str):
         return [read_budget(budget) for budget in budgets]
     if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
-        raise InvalidOption(f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}')
+        raise InvalidOption(f'budgets must be a number of budgets, or a list such as [1024, "8GB"], got {budgets!r}')
     return int(budgets)
 
 

@@ -70,7 +70,7 @@ def choose(
         graph, model = for_device(graph, device), model.on_device(device)
     if model.device_limits:
         raise UnsupportedProblem(
-            f"{option_text(model)} limits all memory of training, but a graph knows only a part of it: call "
+            f"{option_text(model)} limits all memory of training, and a graph shows only a part of that memory: call "
             f"remat.compile or remat.forecast"
         )
     problem = model.pose_without_peak(graph)

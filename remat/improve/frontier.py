@@ -321,7 +321,7 @@ def _posed(
     if not isinstance(graph, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"frontier needs a remat.Graph or a remat.Problem, got {graph!r}")
     if cost_model is not None:
-        raise InvalidOption(f"cost_model is for a graph: a problem has its prices, got {cost_model!r}")
+        raise InvalidOption(f"cost_model must be left out for a problem, which has its own prices, got {cost_model!r}")
     return replace(graph, budget_bytes=None), "cost"
 
 
@@ -334,8 +334,8 @@ def _with_host(
 ) -> Frontier:
     if not isinstance(graph, Graph) or cost_model is not None:
         raise InvalidOption(
-            "offload is for a remat.Graph and an estimator: a problem, or another cost model, says in Problem.offload "
-            "what copies cost"
+            "offload must be left out where the first argument is a problem or cost_model is given: then "
+            "Problem.offload says what copies cost"
         )
     budgeted: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
     model = budgeted("1024 B", estimator=estimator, offload=offload)

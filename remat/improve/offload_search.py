@@ -196,7 +196,7 @@ def fit_offload(
     """
     if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem(
-            "a search for what to offload takes problems with Problem.offload, in which saving on the device is free"
+            "the search for values to offload needs a problem with Problem.offload and with save_cost 0"
         )
     start, chosen = time.perf_counter(), find_solver(solver)
     banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)

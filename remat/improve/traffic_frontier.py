@@ -76,8 +76,8 @@ class TrafficFrontier:
         fitting = bisect_right(self.points, read_budget(budget_bytes), key=lambda point: point.saved_bytes)
         if not fitting:
             raise InvalidOption(
-                f"budget_bytes must be at least {self.points[0].saved_bytes}, the fewest bytes that a plan found "
-                f"saves, got {budget_bytes!r}"
+                f"budget_bytes must be at least {self.points[0].saved_bytes}, the fewest bytes that any plan "
+                f"found saves, got {budget_bytes!r}"
             )
         return self.points[fitting - 1]
 
@@ -92,8 +92,8 @@ class TrafficFrontier:
             if point.traffic_bytes <= limit:
                 return point
         raise InvalidOption(
-            f"traffic_bytes must be at least {self.points[-1].traffic_bytes}, the fewest that a plan found moves, "
-            f"got {traffic_bytes!r}"
+            f"traffic_bytes must be at least {self.points[-1].traffic_bytes}, the fewest bytes that any plan found "
+            f"moves, got {traffic_bytes!r}"
         )
 
     def as_frame(self) -> pd.DataFrame:

@@ -196,8 +196,8 @@ class CostModel(ABC):
         """
         if self.limits_peak:
             raise UnsupportedProblem(
-                f"{self!r} limits peak memory, which is no sum over saved values, so that no Problem can state it; "
-                f"call remat.choose(graph, cost_model) for a plan"
+                f"{self!r} limits peak memory. A peak is not a sum over saved values, so a Problem cannot hold this "
+                f"limit: call remat.choose(graph, cost_model) for a plan"
             )
         return self.pose_without_peak(graph)
 
@@ -236,10 +236,10 @@ class Sum(CostModel):
     def __post_init__(self) -> None:
         odd = [part for part in self.parts if not isinstance(part, CostModel)]  # pyright: ignore[reportUnnecessaryIsInstance]
         if odd:
-            raise InvalidOption(f"a cost model adds up with another one, got {odd[0]!r}")
+            raise InvalidOption(f"only another cost model can be added to a cost model, got {odd[0]!r}")
         units = {part.unit for part in self.parts}
         if len(units) > 1:
-            raise InvalidProblem(f"cost models add up only in one unit, got {' and '.join(sorted(units))}")
+            raise InvalidProblem(f"cost models must have the same unit to be added, got {' and '.join(sorted(units))}")
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # known per instance only

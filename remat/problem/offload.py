@@ -40,7 +40,7 @@ class Offload(FrozenColumns):
 
     def __add__(self, other: Offload) -> Offload:
         if len(self) != len(other):
-            raise InvalidProblem(f"Offload adds up of as many values: {len(self)}, got {len(other)}")
+            raise InvalidProblem(f"an Offload of {len(self)} values must be added to one of as many, got {len(other)}")
         return Offload(self.cost + other.cost, self.banned | other.banned)
 
     def take(self, positions: IntArray) -> Offload:

@@ -218,7 +218,7 @@ class Problem(FrozenColumns):
         """Raises an `UnsupportedProblem` that begins with `caller`, if values can be offloaded."""
         if self.offload is not None:
             raise UnsupportedProblem(
-                f"{caller} states two choices, save or recompute, but here values can be offloaded"
+                f"{caller} knows two choices, save or recompute, but in this problem values can also be offloaded"
             )
 
     @cached_property

@@ -163,6 +163,6 @@ def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
         )
     if by_name[label]["of"] != "saved":
         raise UnsupportedProblem(
-            f"budget {label!r} limits the peak, which is no sum over saved values, so that no Problem can state it"
+            f"budget {label!r} limits the peak, which is not a sum over saved values: a Problem cannot hold it"
         )
     return by_name[label]["bytes"]

@@ -146,7 +146,7 @@ def check_is_problem(problem: object) -> None:
     """
     if type(problem) is not Problem:
         raise InvalidProblem(
-            f"expected a remat.Problem, got {type(problem).__name__}; a graph is posed first: cost_model.pose(graph)"
+            f"expected a remat.Problem, got {type(problem).__name__}; cost_model.pose(graph) makes one"
         )
 
 
@@ -175,7 +175,7 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
         raise CertificateRejected(f"no bound follows from the flow: {error}") from error
     weights = certificate.multipliers
     if weights.byte and problem.budget_bytes is None:
-        raise CertificateRejected(f"a flow that weighs bytes ({weights}) bounds nothing without a budget")
+        raise CertificateRejected(f"a flow that weighs bytes ({weights}) proves no bound where there is no budget")
     return weights.bound(least, problem.budget_bytes)
 
 
@@ -195,7 +195,7 @@ def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | N
     reduction = (arcs or Arcs.of(problem)).with_multipliers(weights)
     least = reduction.base + reduction.unit * check_flow(reduction.network, flow)
     if not is_frozen(flow):
-        raise CertificateRejected("a flow that can be written to proves nothing; FlowCertificate(flow) keeps a copy")
+        raise CertificateRejected("the array of a flow must be read-only; FlowCertificate(flow) keeps a read-only copy")
     return least
 
 

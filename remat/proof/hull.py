@@ -140,7 +140,7 @@ class Hull:
         proven = proven_weight(self.problem, flow.certificate, self._arcs)
         if flow.weight != proven:
             raise CertificateRejected(
-                f"{self.solver.name} returns a flow that proves {proven}, as a proof of {flow.weight}"
+                f"{self.solver.name} claims that its flow proves {flow.weight}, but it proves {proven}"
             )
         return flow
 
@@ -149,6 +149,6 @@ class Hull:
         weight = flow.certificate.multipliers.weigh(*vertex.point)
         if weight != flow.weight:
             raise CertificateRejected(
-                f"{self.solver.name} returns a cut that weighs {weight}, as a minimum cut of {flow.weight}"
+                f"{self.solver.name} claims that its minimum cut weighs {flow.weight}, but it weighs {weight}"
             )
         return vertex

@@ -73,7 +73,7 @@ def solve(
     try:
         is_proven = certify_for(problem, solution)
     except (InvalidPlan, CertificateRejected) as error:
-        raise type(error)(f"what {algorithm!r} answers is wrong: {error}") from None
+        raise type(error)(f"the answer of {algorithm!r} is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
     if solution.termination.reason is TerminationReason.INFEASIBLE:

@@ -74,8 +74,8 @@ class Lowering:
             result = self._rules[v](self, call)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InvalidGraph(
-                f"Graph.arguments: predicting kernels takes the whole call of {call.op}, got {call.args!r} for the "
-                f"value at position {v} ({error!r}); take the graph from remat.capture, or name the operator otherwise"
+                f"Graph.arguments must hold the whole call of {call.op} to predict its kernel, got {call.args!r} for "
+                f"the value at position {v} ({error!r}); take the graph from remat.capture, or rename the operator"
             ) from error
         self.settle(v, result)
 

@@ -84,7 +84,7 @@ def _arguments(text: str, sources: tuple[int, ...], name: str) -> tuple[tuple[An
         return args, {key: _read(argument, sources) for key, argument in call["kwargs"].items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise InvalidGraph(
-            f"Graph.arguments[{name!r}] is no call of {len(sources)} producers: {text!r} ({error!r}); "
+            f"Graph.arguments[{name!r}] is not a call of {len(sources)} producers: {text!r} ({error!r}); "
             f"leave it out, or write it as remat.capture does"
         ) from None
 

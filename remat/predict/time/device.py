@@ -115,7 +115,7 @@ class DeviceProfile:
 def require_kind(kind: object) -> None:
     """Raises `InvalidOption` if `kind` is neither "cpu" nor "cuda" nor None."""
     if kind not in (None, "cpu", "cuda"):
-        raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA where there is any, got {kind!r}')
+        raise InvalidOption(f'device must be "cpu", "cuda", or None for CUDA if this machine has it, got {kind!r}')
 
 
 def measured_file(kind: str) -> Path:

@@ -111,7 +111,7 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
         return DeviceProfile.load(path)
     names = [*KNOWN, *ALIASES, HERE]
     hint = near(name, names) or ";"
-    raise UnknownName(f"no device is named {name!r}, and no file{hint} there are: {', '.join(names)}")
+    raise UnknownName(f"no device is named {name!r}, and there is no such file{hint} there are: {', '.join(names)}")
 
 
 def device_called(gpu: str) -> DeviceProfile | None:

@@ -20,6 +20,7 @@ from remat.predict.time.roofline import Roofline
 from remat.predict.time.timings import call_keys, read_timings, timings_file, write_timings
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
+from remat.words import counted
 
 # The most operators that the warning names.
 _SHOWN = 10
@@ -110,10 +111,10 @@ def _warn(graph: Graph, value_of: Mapping[str, int], failures: Mapping[str, str]
         reasons.setdefault(graph.ops[value_of[key]], reason)
     listed = [f"{op} ({reason})" for op, reason in sorted(reasons.items())]
     if (more := len(listed) - _SHOWN) > 0:
-        listed[_SHOWN:] = [f"... ({more} operators more)"]
+        listed[_SHOWN:] = [f"... ({more} more operators)"]
     hint = "" if any(graph.arguments) else ". The graph has no arguments recorded: capture it again"
     warnings.warn(
-        f"estimator 'profile': could not time {len(failures)} calls, so the roofline of this device stands in for "
-        f"them: {'; '.join(listed)}{hint}",
+        f"estimator 'profile': could not time {counted(len(failures), 'call')}, so the roofline of this device "
+        f"estimates them: {'; '.join(listed)}{hint}",
         stacklevel=4,
     )

@@ -30,14 +30,14 @@ def read_timings(path: Path, device: str) -> dict[str, int]:
     if not path.exists():
         return {}
     if path.is_dir():
-        raise InvalidOption(f"{path}: a file for the times is needed, got a folder")
+        raise InvalidOption(f"{path} must be a file for the times, got a folder")
     what, remedy = "a file of timings of this version of remat", "delete it to measure anew"
     table = read_document(path, FORMAT, InvalidOption, file_kind=what, remedy=remedy)
     times = table.get("ns")
     if table.get("version") != VERSION or not isinstance(times, dict):
         raise InvalidOption(f"{path}: not {what}; {remedy}")
     if table.get("device") != device:
-        raise InvalidOption(f"{path} holds times of {table.get('device')!r}, but this is {device!r}; use another file")
+        raise InvalidOption(f"{path} must hold times of {device!r}, got {table.get('device')!r}; use another file")
     ns_of = cast(dict[str, Any], times)
     wrong = next((key for key, ns in ns_of.items() if type(ns) is not int or not 0 <= ns < LARGEST_TOTAL), None)
     if wrong is not None:

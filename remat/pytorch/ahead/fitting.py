@@ -58,7 +58,7 @@ def largest_batch(
     try:
         signature(step).bind(1)
     except TypeError as error:
-        raise InvalidOption(f"step must take a batch size, and nothing else that has no default: {error}") from error
+        raise InvalidOption(f"step must be a function that can be called with a batch size: {error}") from error
 
     def fits(batch: int) -> bool:
         model, args, kwargs = model_and_arguments("step", step(batch))
@@ -79,12 +79,10 @@ def largest_batch(
     while not (over := is_over(deadline_s)) and fits(bad):
         good, bad = bad, 2 * bad
         if bad > 2**_DOUBLINGS:
-            raise InvalidOption(
-                f"step must need more memory for a larger batch, but one of {good} fits into {most} bytes"
-            )
+            raise InvalidOption(f"step must need more memory for a larger batch, but {good} fits into {most} bytes")
     while bad - good > 1 and not (over := over or is_over(deadline_s)):
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     if over:
-        warnings.warn(f"{ended_early().detail}: {good} fits, and a larger batch may, too", stacklevel=2)
+        warnings.warn(f"{ended_early().detail}: a batch of {good} fits; a larger one may fit, too", stacklevel=2)
     return good

@@ -106,6 +106,6 @@ def _check_found(model: Callable[..., Any], tensors: Sequence[Tensor], graph: Gr
     if found_bytes < read and not isinstance(getattr(model, "__self__", model), nn.Module):
         raise InvalidOption(
             f"model must be a torch.nn.Module, or a function that refers to its modules: {name_of(model)} reads "
-            f"{read} bytes of parameters and buffers, and {found_bytes} were found. "
+            f"{read} bytes of parameters and buffers, but only {found_bytes} were found. "
             f"Pass a module, such as one that computes the loss"
         )

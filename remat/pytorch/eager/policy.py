@@ -135,7 +135,7 @@ class _Decisions:
         if op is not expected:
             raise InvalidPlan(
                 f"the checkpointed region has changed since the policy was made: operator {position} is now {op}, "
-                f"it was {expected}. Checkpoint the very function that selective_policy got, under the same autocast "
+                f"but was {expected}. Checkpoint the very function that selective_policy got, under the same autocast "
                 f"and in the same mode (train or eval), and not inside torch.compile; or make a new policy"
             )
         return CheckpointPolicy.MUST_SAVE if position in self._saved else CheckpointPolicy.PREFER_RECOMPUTE

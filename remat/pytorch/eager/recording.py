@@ -163,13 +163,13 @@ def _check_draws(calls: list[EagerCall], drew_elsewhere: bool) -> None:
     for call in calls:
         if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((call.args, dict(call.kwargs)))):
             raise CaptureError(
-                f"{call.op} draws from a torch.Generator of its own, which no checkpoint puts back: a recomputation "
+                f"{call.op} draws from a torch.Generator of its own, which no checkpoint restores: a recomputation "
                 f"would draw other numbers. Draw from the default generator, or outside the checkpointed region"
             )
     if drew_elsewhere:
         raise CaptureError(
-            "the model draws random numbers of Python or numpy, which no checkpoint puts back: a recomputation would "
-            "draw other ones. Use torch's, or draw outside the checkpointed region"
+            "the model draws random numbers of Python or numpy, which no checkpoint restores: a recomputation would "
+            "draw other numbers. Use torch's, or draw outside the checkpointed region"
         )
 
 
@@ -182,7 +182,7 @@ def _check_repeatable(recording: Recording) -> None:
             if storage in writers and storage not in call.written and not call.is_view:
                 raise CaptureError(
                     f"{writers[storage]} overwrites a buffer or an argument that {call.op} reads: a recomputation "
-                    f"would read what was written twice. Move the write out of the checkpointed region"
+                    f"would read the new contents. Move the write out of the checkpointed region"
                 )
 
 

@@ -94,7 +94,7 @@ def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100
     """
     target, for_device = device_of(device)
     if target.type != "cuda":
-        raise InvalidOption(f"compile_plan: device must be a GPU, as Triton compiles for no other, got {device!r}")
+        raise InvalidOption(f"compile_plan: device must be a GPU (Triton compiles for nothing else), got {device!r}")
     with for_device():
         for code in triton_code(Scheduled(graph, device=device), plan):
             yield CompiledPass(code, tuple(_kernels(code)))

@@ -66,7 +66,7 @@ class Device(Oracle):
         """Returns measured time; the objective of the search must be time."""
         if not isinstance(objective, Time):
             raise InvalidOption(
-                f"the oracle 'device' knows about time only, got the objective {objective.name!r}; "
+                f"the oracle 'device' measures only time, got the objective {objective.name!r}; "
                 "take the oracle 'model', or the objective 'time'"
             )
         return "measured_ns", "saved_bytes"
@@ -128,6 +128,6 @@ def _by_bytes(objective: Objective) -> KernelObjective:
     if isinstance(objective, KernelObjective) and objective.goes_by_bytes:
         return objective
     raise InvalidOption(
-        f"the oracle 'inductor' knows what kernels move and no more, got the objective {objective.name!r}; "
+        f"the oracle 'inductor' counts only the bytes that kernels move, got the objective {objective.name!r}; "
         "take the oracle 'model', or the objective 'traffic' or 'saved'"
     )

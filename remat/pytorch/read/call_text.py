@@ -122,7 +122,9 @@ def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[
         args = cast(list[Any], _read(call["args"], producers, device))
         return args, {key: _read(value, producers, device) for key, value in call["kwargs"].items()}
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise InvalidGraph(f"Graph.arguments: {text!r} is no call of {len(producers)} producers ({error!r})") from None
+        raise InvalidGraph(
+            f"Graph.arguments: {text!r} is not a call of {len(producers)} producers ({error!r})"
+        ) from None
 
 
 def _read(value: Any, producers: Sequence[Any], device: torch.device) -> Any:

@@ -44,8 +44,8 @@ def for_device(
         read = cause.__cause__ if isinstance(cause, RematError) else cause
         if isinstance(read, DataDependentOutputException | DynamicOutputShapeException):
             raise CaptureError(
-                f"{where}: it reads the contents of a tensor ({read}), and tensors are fake there: capture it without "
-                f"device=, and name the GPU to what takes the graph"
+                f"{where}: it reads the contents of a tensor ({read}), but tensors are fake there: capture it without "
+                f"device=, and name the GPU in the call that takes the graph"
             ) from error
         if isinstance(cause, RematError):
             raise cause from None

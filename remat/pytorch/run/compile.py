@@ -95,9 +95,7 @@ def compile(
         cost_model, solver, plan = asked.get("cost_model"), asked.get("solver"), asked.get("plan")
         on_error = asked.get("on_error")
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
-        raise InvalidOption(
-            "remat.compile is TorchInductor with a plan of ours: it takes no backend= or custom_partitioner_fn"
-        )
+        raise InvalidOption("remat.compile sets backend= and custom_partitioner_fn itself: leave them out")
     shared = cost_model if isinstance(cost_model, SharedBudget) else None
     prices = cost_model.cost_model if isinstance(cost_model, SharedBudget) else cost_model
     partitioner = Partitioner.of(
@@ -224,7 +222,7 @@ def _check_environment(known: Collection[str]) -> None:
     for name in sorted(os.environ):
         if name.startswith("REMAT_") and name not in known:
             told = f"{near(name, known) or ';'} there are: {', '.join(sorted(known))}"
-            warnings.warn(f"remat reads no environment variable {name}{told}", stacklevel=2)
+            warnings.warn(f"remat ignores the unknown environment variable {name}{told}", stacklevel=2)
 
 
 # As torch.compile joins its `mode` and `options`.

@@ -170,7 +170,7 @@ class Partitioner(CustomPartitionerFn):
             if plan.offloaded and not joint_inputs:
                 raise InvalidPlan(
                     f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
-                    f"nothing is offloaded: what it saves, the graph around it keeps"
+                    f"nothing can be offloaded: take a plan that offloads nothing there"
                 )
             request.settled(graph, plan)
             if isinstance(mine, Exception) or plan is not mine.plan:
@@ -208,8 +208,8 @@ class Partitioner(CustomPartitionerFn):
             memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
             return memory_budget(budget)
         ranks.warn(
-            f"PyTorch's memory budget of {budget} (activation_memory_budget, or that of a region) is ignored: a cost "
-            f"model or a plan is given. Leave it out to have PyTorch's budget, or take MemoryBudget({budget})"
+            f"PyTorch's memory budget of {budget} (activation_memory_budget, or that of a region) is ignored, "
+            f"because a cost model or a plan is given: leave these out to use it, or take MemoryBudget({budget})"
         )
         return self.cost_model
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from remat.errors import CaptureError
 
 _UNTRACED = (
-    "is not traced for a GPU that this machine lacks: capture without device=, and name the GPU to what takes the graph"
+    "is not traced for a GPU that this machine lacks: capture without device=, and name the GPU in the "
+    "call that takes the graph"
 )
 
 Edge = tuple[Any, int]
