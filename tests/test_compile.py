@@ -19,7 +19,7 @@ from depth import deep
 from torch import Tensor, nn
 
 import remat
-from costmodels import ByteTraffic
+from costmodels import ByteTraffic, MemoryBudget
 from experiments.models.save_everything import SaveLeast
 from remat import Plan, Problem, Solution
 from remat.answer.plan_facts import PlanFacts
@@ -147,6 +147,15 @@ def test_another_backend_is_refused() -> None:
     for options in ({"backend": "eager"}, {"options": {"custom_partitioner_fn": Partitioner.of()}}):
         with pytest.raises(remat.InvalidOption, match="sets backend= and custom_partitioner_fn itself"):
             remat.compile(torch.sin, **options)  # type: ignore[arg-type]
+
+
+def test_torchs_errors_name_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr("remat.pytorch.run.budgeted.compile_fx", broken)
+    with pytest.raises(RuntimeError, match=r"^backend='remat' raised:"):
+        remat.compile(nn.Linear(2, 2), cost_model=MemoryBudget(0.5))(torch.ones(2, 2))
 
 
 def test_unknown_names_are_refused_when_asked_not_when_run() -> None:

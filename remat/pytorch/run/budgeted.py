@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx, nn
@@ -25,6 +25,8 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
 @dataclass(frozen=True)
 class BudgetedBackend:
     """Compiles Dynamo's graphs. Equal backends compile the same, and Dynamo takes it from one for the other."""
+
+    __name__: ClassVar[str] = "remat"  # in torch's messages; else they hold all options
 
     partitioner: Partitioner
     options: Mapping[str, Any]
