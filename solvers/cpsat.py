@@ -57,9 +57,7 @@ class CPSAT(Solver):
 
     def __post_init__(self) -> None:
         if not isinstance(self.workers, int) or isinstance(self.workers, bool) or not 1 <= self.workers <= _THREADS:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(
-                f"CPSAT.workers must be a whole number of threads from 1 to {_THREADS:,}, got {self.workers!r}"
-            )
+            raise InvalidOption(f"CPSAT.workers must be 1 to {_THREADS:,} threads, got {self.workers!r}")
         for option in ("bound_first", "count_sizes"):
             if not isinstance(getattr(self, option), bool):
                 raise InvalidOption(f"CPSAT.{option} must be true or false, got {getattr(self, option)!r}")

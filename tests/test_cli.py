@@ -123,7 +123,7 @@ WRONG_OPTIONS_OF_SOLVE: list[tuple[list[str], str]] = [
     (["-m", "memory-budget:budget=0.5,of=device"], 'size such as "80GB" where of="device", got 0.5'),
     (["-s", "portfolio", "-S", "seconds=-1"], "error: -S seconds=-1: Portfolio.seconds must be a number from 0 on"),
     (["-m", "memory-budget", "-O", f"budget={10_000 * '9'}"], f"got '{59 * '9'}... (10,002 characters)"),
-    (["-s", "cpsat", "-S", f"workers={400 * '9'}"], f"a whole number of threads from 1 to 10,000, got {60 * '9'}"),
+    (["-s", "cpsat", "-S", f"workers={400 * '9'}"], f"1 to 10,000 threads, got {60 * '9'}"),
     (["-O", "mode"], "expected KEY=VALUE, got 'mode'"),
     (["-m", "weighed"], "weighed needs a value for weight: weight=VALUE"),
     (["--time-limit", "0"], "--time-limit"),
@@ -147,7 +147,7 @@ ONE_MEMORY = "--largest-batch needs --memory, such as --memory 80GB, and at most
         (["frontier", "PAPER", "--html", "page.html", "--device", "h100"], "--device has no meaning for a page"),
         (
             ["frontier", "PAPER", "--html", "page.html", "--plans", "folder"],
-            "leave out --against traffic, --plans, --offload and --output, or leave out --html",
+            "leave out --html, or --against traffic, --plans, --offload and --output",
         ),
         (["frontier", "PAPER", "PAPER"], "name only one GRAPH"),
         (["forecast", "json:loads", "--largest-batch"], ONE_MEMORY),

@@ -51,7 +51,7 @@ def test_a_rank_without_a_plan_takes_the_other_ones(ranks: list[dict[str, Any]])
     for failed, other in ((0, 1), (1, 0)):
         scenario = f"rank {failed} fails"
         assert saved(ranks, scenario) == [alone[other]] * 2
-        note = f"this rank has no plan of its own, so it takes the plan of rank {other}: rank {failed} gave up"
+        note = f"this rank found no plan and takes that of rank {other}: rank {failed} gave up"
         assert note in ranks[failed][scenario]["warnings"]
         assert ranks[other][scenario]["warnings"] == []
 

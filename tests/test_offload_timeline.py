@@ -90,9 +90,7 @@ def test_a_short_prefetch_distance_exposes_more() -> None:
     plan = Plan(("a", "b"), (), offloaded=("a",))
     assert offload_timeline(library_calls(), plan, SLOW_LINK, prefetch_ns=1204).exposed_ns == 0
     assert offload_timeline(library_calls(), plan, SLOW_LINK, prefetch_ns=0).exposed_ns == 1050
-    with pytest.raises(
-        InvalidOption, match="prefetch_ns must be a whole number of nanoseconds from 0 on, or None, got -1"
-    ):
+    with pytest.raises(InvalidOption, match="prefetch_ns must be whole nanoseconds from 0 on, or None, got -1"):
         offload_timeline(library_calls(), plan, SLOW_LINK, prefetch_ns=-1)
 
 

@@ -186,7 +186,7 @@ def test_a_share_that_no_plan_keeps_is_told_once(budget: MemoryBudget, said: str
         return torch.nn.functional.dropout(x.sin(), 0.5).cos()
 
     steps = [remat.compile(drops, cost_model=budget, codegen=False) for _ in range(2)]
-    told = rf"{said} \(.*\) was asked for, and a graph of the model takes .*B, \d+%: "
+    told = rf"{said} \(.*\) was asked for, but a graph of the model takes .*B, \d+%: "
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         for step, rows in zip(steps, (16, 24), strict=True):

@@ -379,7 +379,7 @@ def test_triton_must_be_there_and_fit(found: str | None, monkeypatch: pytest.Mon
     error, message = (
         (NotInstalled, r"needs Triton: pip install 'remat\[gpu\]'")
         if found is None
-        else (UnsupportedTorch, "goes with Triton 3.*pip install 'triton==3")
+        else (UnsupportedTorch, "needs Triton 3.*pip install 'triton==3")
     )
     for call in (lambda: virtual_gpu("a100").__enter__(), lambda: remat.capture(*model(), device="a100")):
         with pytest.raises(error, match=message):

@@ -32,9 +32,7 @@ def write_dimacs(problem: Problem, path: Path) -> None:
         Infeasible: the bans allow no plan.
     """
     if problem.budget_bytes is not None:
-        raise UnsupportedProblem(
-            f"a maximum flow cannot state a budget ({problem.budget_bytes} bytes): write MPS or JSON"
-        )
+        raise UnsupportedProblem(f"a maximum flow cannot hold a budget ({problem.budget_bytes} bytes): use MPS or JSON")
     problem.require_two_choices("the DIMACS file")
     rules = forced_values(problem)
     check_feasible(problem, rules)

@@ -198,9 +198,7 @@ def _group_of(plugin: object) -> str:
             if not isabstract(plugin) and isinstance(getattr(plugin, "name", None), str):
                 return group
             raise RematError(f"{plugin.__name__} must have a `name` and implement every abstract method")
-    raise RematError(
-        f"register() takes a class derived from Solver, CostModel or Estimator of remat.plugin, got {plugin!r}"
-    )
+    raise RematError(f"register() takes a subclass of Solver, CostModel or Estimator of remat.plugin, got {plugin!r}")
 
 
 def _installed(group: str) -> dict[str, EntryPoint]:

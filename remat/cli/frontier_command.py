@@ -101,9 +101,7 @@ def frontier(
     """
     if page.html is not None:
         if against is not Against.TIME or plans is not None or time.offload or time.output:
-            raise typer.BadParameter(
-                "leave out --against traffic, --plans, --offload and --output, or leave out --html"
-            )
+            raise typer.BadParameter("leave out --html, or --against traffic, --plans, --offload and --output")
         _refuse("for a page", traffic)
         return _page(graphs, page.html, page.title, time, budgets, time_limit)
     if len(graphs) > 1:

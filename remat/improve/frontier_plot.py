@@ -79,9 +79,7 @@ def _checked(other_points: Mapping[str, Iterable[tuple[int, int]]]) -> dict[str,
     try:
         return {label: [(float(x), float(y)) for x, y in points] for label, points in other_points.items()}
     except (AttributeError, TypeError, ValueError, OverflowError):
-        raise InvalidOption(
-            f"other_points must map labels to pairs (saved bytes, cost), got {other_points!r}"
-        ) from None
+        raise InvalidOption(f"other_points must map labels to (saved bytes, cost), got {other_points!r}") from None
 
 
 def _round_step(limits: tuple[float, float]) -> int:

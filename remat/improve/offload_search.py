@@ -195,9 +195,7 @@ def fit_offload(
         UnsupportedProblem: see `remat.solve`; or saving costs something beside memory, or nothing can be offloaded.
     """
     if problem.offload is None or any_set(problem.save_cost > 0):
-        raise UnsupportedProblem(
-            "the search for values to offload needs a problem with Problem.offload and with save_cost 0"
-        )
+        raise UnsupportedProblem("this search needs a problem with Problem.offload and with save_cost 0")
     start, chosen = time.perf_counter(), find_solver(solver)
     banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)
     offload = replace(problem.offload, banned=banned)

@@ -217,9 +217,7 @@ class Problem(FrozenColumns):
     def require_two_choices(self, caller: str) -> None:
         """Raises an `UnsupportedProblem` that begins with `caller`, if values can be offloaded."""
         if self.offload is not None:
-            raise UnsupportedProblem(
-                f"{caller} knows two choices, save or recompute, but in this problem values can also be offloaded"
-            )
+            raise UnsupportedProblem(f"{caller} cannot take a problem in which values can be offloaded")
 
     @cached_property
     def index(self) -> dict[str, int]:

@@ -162,7 +162,5 @@ def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
             f"no budget is named {label!r}{near(label, by_name)}; there are: {', '.join(by_name) or 'none'}"
         )
     if by_name[label]["of"] != "saved":
-        raise UnsupportedProblem(
-            f"budget {label!r} limits the peak, which is not a sum over saved values: a Problem cannot hold it"
-        )
+        raise UnsupportedProblem(f"a Problem cannot hold budget {label!r}: it limits the peak, not saved bytes")
     return by_name[label]["bytes"]

@@ -139,9 +139,7 @@ class Hull:
         flow = self.solver.max_flow(self._arcs, weights)
         proven = proven_weight(self.problem, flow.certificate, self._arcs)
         if flow.weight != proven:
-            raise CertificateRejected(
-                f"{self.solver.name} claims that its flow proves {flow.weight}, but it proves {proven}"
-            )
+            raise CertificateRejected(f"{self.solver.name}: the flow proves {proven}, not {flow.weight} as claimed")
         return flow
 
     def _vertex(self, flow: MaxFlow) -> Vertex:
@@ -149,6 +147,6 @@ class Hull:
         weight = flow.certificate.multipliers.weigh(*vertex.point)
         if weight != flow.weight:
             raise CertificateRejected(
-                f"{self.solver.name} claims that its minimum cut weighs {flow.weight}, but it weighs {weight}"
+                f"{self.solver.name}: the minimum cut weighs {weight}, not {flow.weight} as claimed"
             )
         return vertex

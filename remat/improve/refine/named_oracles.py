@@ -30,9 +30,7 @@ def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
         hint = near(str(oracle), _NAMES)
         raise InvalidOption(f"oracle must be one of {', '.join(_NAMES)}, got {oracle!r}{hint}")
     if find_spec("torch") is None:
-        raise NotInstalled(
-            f"the oracle {oracle!r} needs torch: pip install 'remat[torch]' (or take the oracle 'model')"
-        )
+        raise NotInstalled(f"the oracle {oracle!r} needs torch: pip install 'remat[torch]' (or take 'model')")
     from remat.pytorch.measure.torch_oracles import Device, Inductor
 
     return Inductor(device) if oracle == Inductor.name else Device()

@@ -145,9 +145,7 @@ def offload_timeline(
         UnknownName: no device has this name.
     """
     if prefetch_ns is not None and (not is_whole(prefetch_ns) or prefetch_ns < 0):
-        raise InvalidOption(
-            f"prefetch_ns must be a whole number of nanoseconds from 0 on, or None, got {prefetch_ns!r}"
-        )
+        raise InvalidOption(f"prefetch_ns must be whole nanoseconds from 0 on, or None, got {prefetch_ns!r}")
     return simulated(StepClock.of(graph, device), plan, prefetch_ns)
 
 

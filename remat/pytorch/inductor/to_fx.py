@@ -181,9 +181,7 @@ class _Builder:
         try:
             result = target(*args, **kwargs)
         except Exception as error:
-            raise CannotRebuild(
-                f"{node.name!r} ({self.graph.ops[value]}) does not run on its arguments: {error}"
-            ) from None
+            raise CannotRebuild(f"{node.name!r} ({self.graph.ops[value]}) fails on its arguments: {error}") from None
         wrong = difference(self.graph, value, result)
         if wrong:
             raise CannotRebuild(f"{node.name!r} ({self.graph.ops[value]}) gives {wrong}")

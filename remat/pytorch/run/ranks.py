@@ -58,9 +58,7 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     for rank, offer in enumerate(offers):
         if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
             if isinstance(mine, Exception):
-                warnings.warn(
-                    f"this rank has no plan of its own, so it takes the plan of rank {rank}: {mine}", stacklevel=2
-                )
+                warnings.warn(f"this rank found no plan and takes that of rank {rank}: {mine}", stacklevel=2)
             return offer[1]
     return mine
 

@@ -15,7 +15,7 @@ from remat.words import human_bytes
 
 _WHY = {
     "saved": "every plan saves at least this, because some values must not be computed twice",
-    "peak": "no plan with a lower peak was found: outputs, gradients and what a kernel reads are in memory anyway",
+    "peak": "no plan with a lower peak was found: outputs, gradients and the running kernel's tensors stay in memory",
 }
 _CHECKPOINTED = (
     "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, applies to "
@@ -48,4 +48,4 @@ def _missed(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[st
     got = f"{human_bytes(got_bytes)}, {got_bytes / max(all_bytes, 1):.0%}"
     what = {"saved": "what PyTorch's default plan saves", "peak": "the fastest plan's peak"}[of]
     asked = f"{float(share):.0%} of {what} ({human_bytes(asked_bytes)})"
-    return {of: f"{asked} was asked for, and a graph of the model takes {got}: {_WHY[of]}"}
+    return {of: f"{asked} was asked for, but a graph of the model takes {got}: {_WHY[of]}"}

@@ -201,9 +201,8 @@ class SharedBudget:
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{calls} calls of the model are alive at the same time; {self.cost_model!r} "
-                f"counts only one of them, so the limit may be exceeded: run the backward pass of each call before "
-                f"the next",
+                f"{calls} calls of the model are alive at the same time; {self.cost_model!r} counts only one, so the "
+                f"limit may be exceeded: run the backward pass of each call before the next",
                 stacklevel=4,
             )
         if self._has_warned or self.cost_model.limits_peak:
@@ -212,9 +211,8 @@ class SharedBudget:
             self._has_warned = True
             most, found = exceeded
             warnings.warn(
-                f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls are "
-                f"alive at the same time and save {found} bytes ({human_bytes(found)}). "
-                f"{self._next}",
+                f"the budget of {most} bytes ({human_bytes(most)}) is exceeded in this step: {calls} calls are alive "
+                f"at the same time and save {found} bytes ({human_bytes(found)}). {self._next}",
                 stacklevel=4,
             )
 

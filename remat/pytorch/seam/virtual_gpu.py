@@ -115,9 +115,7 @@ def require_triton() -> None:
     needed = TRITON_FOR.get(".".join(torch.__version__.split(".")[:2]))
     if needed is not None and not installed.startswith(f"{needed}."):
         how = f"pip install 'triton=={needed}.*'"
-        raise UnsupportedTorch(
-            f"torch {torch.__version__} goes with Triton {needed}, but {installed} is installed: {how}"
-        )
+        raise UnsupportedTorch(f"torch {torch.__version__} needs Triton {needed}, but {installed} is installed: {how}")
 
 
 @contextmanager
