@@ -125,7 +125,7 @@ def drop(table: str, key: str) -> Callable[[dict[str, Any]], None]:
         (tensor("float32", [3], 16), r"Graph.bytes\['x'\] must be 12, as float32\[3\] has, got 16"),
         (tensor("float32", [2**50], 2**52), r"Graph.bytes\['x'\].*2\*\*50.*got 4503599627370496"),
         (put("values", "storage", value=[0, -5, 2, 3]), r"Graph.storage\['y'\].*negative.*-5"),
-        (put("values", "view", value=[0, 1, 0, 0]), r"Graph.storage\['y'\].*which 'y' uses.*view.*got 1"),
+        (put("values", "view", value=[0, 1, 0, 0]), r"Graph.storage\['y'\].*that 'y' uses.*view.*got 1"),
         (put("cannot_save", value={"9": "why"}), "\"cannot_save\".*'9'.*4 values"),
         (put("cannot_save", value={"x": "why"}), "\"cannot_save\".*'x'.*4 values"),
         (put("cannot_recompute", value=None), '"cannot_recompute".*object.*NoneType'),
