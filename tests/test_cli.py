@@ -218,6 +218,11 @@ def test_wrong_names_end_alike_with_the_nearest_one(paper: Path, arguments: list
     assert result.stdout == ""
 
 
+def test_a_name_like_no_graph_of_the_corpus_is_told_where_they_are_listed() -> None:
+    told = run("solve", "nothing-like-it", code=2).stderr
+    assert "no graph of the corpus has this name; `remat corpus list` names all" in told
+
+
 def test_infeasible_ends_with_3_and_the_conflict_and_a_limit_without_a_plan_with_4(
     conflict: Path, paper: Path, plugins: None
 ) -> None:

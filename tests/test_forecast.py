@@ -289,7 +289,7 @@ def test_all_modules_that_python_code_holds_are_found() -> None:
 
 def test_a_function_whose_parameters_are_not_found_is_refused() -> None:
     trainer = Trainer(Perceptron())
-    with pytest.raises(InvalidOption, match=r"model must be a torch.nn.Module, .* bytes .* and 0 were found"):
+    with pytest.raises(InvalidOption, match=r"model must be a torch.nn.Module, .* bytes .* but only 0 were found"):
         remat.forecast(lambda x: trainer.loss(x).exp(), torch.randn(8, 64))
 
 
@@ -303,7 +303,7 @@ def test_where_a_batch_of_one_cannot_be_captured_the_search_begins_at_two() -> N
 
 
 def test_steps_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"step must take a batch size"):
+    with pytest.raises(InvalidOption, match=r"step must be a function that can be called with a batch size"):
         remat.largest_batch(lambda: (Perceptron(), (torch.randn(4, 64),)), "1MB")  # type: ignore[arg-type, misc]
     with pytest.raises(CaptureError, match=r"step must return \(model, tuple of args\) .* got \(Perceptron\)"):
         remat.largest_batch(lambda batch: Perceptron(), "1MB")  # type: ignore[arg-type, return-value]

@@ -221,7 +221,7 @@ def test_a_view_stays_where_its_owner_cannot_be_saved() -> None:
 
 def test_units_must_agree() -> None:
     assert MemoryBudget(estimator="flops").unit == "flops"
-    with pytest.raises(InvalidProblem, match="only in one unit"):
+    with pytest.raises(InvalidProblem, match="must have the same unit to be added"):
         _ = ByteTraffic() + MemoryBudget()
 
 

@@ -272,9 +272,9 @@ def test_the_search_says_what_it_takes() -> None:
     graph = library_calls()
     clock = StepClock.of(graph, SLOW_LINK)
     for model in (MemoryBudget(0.5), ByteTraffic()):
-        with pytest.raises(UnsupportedProblem, match=r"takes problems with Problem\.offload"):
+        with pytest.raises(UnsupportedProblem, match=r"needs a problem with Problem\.offload"):
             fit_offload(model.pose(graph), clock)
-    with pytest.raises(InvalidOption, match=r"offload is for a remat\.Graph and an estimator"):
+    with pytest.raises(InvalidOption, match=r"offload must be left out where the first argument is a problem"):
         remat.frontier(graph, cost_model="byte-traffic", offload=True)
 
 

@@ -231,7 +231,7 @@ def test_a_maximum_flow_finds_our_optimum(problem: Problem, tmp_path_factory: py
 
 
 def test_a_budget_is_no_maximum_flow(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedProblem, match=r"cannot state a budget \(9 bytes\)"):
+    with pytest.raises(UnsupportedProblem, match=r"cannot hold a budget \(9 bytes\)"):
         write_dimacs(CHAIN, tmp_path / "chain.max")
 
 
@@ -257,4 +257,4 @@ def test_the_command_writes_each_form(suffix: str, form: str, tmp_path: Path) ->
 def test_the_command_says_what_a_form_cannot_state(tmp_path: Path) -> None:
     options = "-m", "memory-budget", "-O", "budget=0.5", "--problem", tmp_path / "vgg16.max"
     said = run("solve", Corpus.open().path("vgg16"), *options, code=1).stderr
-    assert "a maximum flow cannot state a budget" in said
+    assert "a maximum flow cannot hold a budget" in said

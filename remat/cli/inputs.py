@@ -66,7 +66,8 @@ def graph_file(path: Path) -> Path:
                 f"{path}: no such file, but the corpus has this graph: name it {name!r}, or copy it with "
                 f"`remat corpus get {name} -o {path}`"
             )
-        if str(path) == path.stem and (hint := near(name, names)):
+        if str(path) == path.stem:
+            hint = near(name, names) or "; `remat corpus list` names all"
             raise UnknownName(f"{path}: no such file, and no graph of the corpus has this name{hint}")
     return path
 
