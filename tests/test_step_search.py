@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from depth import deep
 from examples import chain
+from torch import nn
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
@@ -55,6 +57,17 @@ def test_at_the_peak_of_checkpointed_layers_a_step_has_a_quarter_less_overhead()
     assert solution.step is not None
     default = points["PyTorch's default"][2]
     assert solution.step.ns - default < 0.75 * (checkpointed - default)
+
+
+def test_at_the_peak_of_checkpointed_layers_what_pays_in_one_layer_is_saved_in_all() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
+    graph = remat.capture(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), torch.randn(8, 64, 64))
+    points = rivals(graph)
+    _, limit, checkpointed = points["every layer checkpointed"]
+    solution = remat.choose(graph, MemoryBudget(f"{limit} B", of="peak", estimator=H100))
+    assert solution.step is not None
+    default = points["PyTorch's default"][2]
+    assert solution.step.ns - default < 0.65 * (checkpointed - default)
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])
@@ -147,3 +160,16 @@ def test_a_limit_that_a_tighter_one_shows_to_be_reachable_is_reached() -> None:
     for limit in (least, int(1.04 * least), int(1.086 * least)):
         plan = remat.choose(graph, MemoryBudget(f"{limit} B", of="peak")).plan
         assert remat.timeline(graph, plan).peak_bytes <= limit
+
+
+def test_the_log_says_of_each_predicted_plan_who_proposed_it_its_peak_and_its_rank(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    graph = Corpus.open().graph("small-bert")
+    with caplog.at_level("DEBUG", logger="remat.improve.step_search"):
+        solution = remat.choose(graph, MemoryBudget(0.8, of="peak", estimator=H100))
+    assert solution.step is not None
+    assert solution.plan is not None
+    taken = f"peak {remat.timeline(graph, solution.plan, device='h100').peak_bytes} bytes, rank {solution.step.ns:.6g}"
+    assert any(record.message.endswith(taken) for record in caplog.records)
+    assert {record.message.split(":")[0] for record in caplog.records} >= {"least cost", "saved bytes", "mixture"}
