@@ -21,9 +21,8 @@ from remat.improve.refine.descent import Acceptance, Descent, Evaluator, Step, m
 from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
-from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective
-from remat.improve.refine.oracles import BatchScorer, Model, Oracle
+from remat.improve.refine.oracles import BatchScorer, Model, Oracle, find_oracle
 from remat.improve.refine.repeated_layers import ShortGraph, shorten, whole_graph
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import never_recomputed, starting_states
