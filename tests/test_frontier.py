@@ -274,10 +274,10 @@ def test_a_frontier_of_a_graph_in_time() -> None:
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        (-1, "non-negative number of bytes"),
-        (True, "non-negative number of bytes"),
-        (1.5, "non-negative number of bytes"),
-        (math.nan, "non-negative number of bytes"),
+        (-1, "whole number of bytes"),
+        (True, "whole number of bytes"),
+        (1.5, "whole number of bytes"),
+        (math.nan, "whole number of bytes"),
         ("8 bananas", "a number and a unit"),
     ],
 )

@@ -479,7 +479,7 @@ def test_a_device_times_the_starts_and_what_was_found() -> None:
         *(({"starts": it}, InvalidOption, r"starts must be a list of remat\.Plan") for it in (Plan((), ()), None, 3)),
         *(({"objective": it}, InvalidOption, "must be one of traffic, time, peak") for it in ("memory", ["traffic"])),
         ({"oracle": "gpu"}, InvalidOption, "oracle must be one of model, inductor, device"),
-        ({"extra_bytes": -1}, InvalidOption, "extra_bytes must be a whole number of bytes, not negative, got -1"),
+        ({"extra_bytes": -1}, InvalidOption, "extra_bytes must be a whole number of at least 0, got -1"),
         ({"time_limit_s": 0}, InvalidOption, "time_limit_s must be a positive number"),
         ({"progress": 3}, InvalidOption, "progress must be a function"),
         ({"seed": -1}, InvalidOption, "seed must be a whole number"),

@@ -19,6 +19,7 @@ from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidProblem
+from remat.facts.argument_checks import checked_bytes
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.problem.feasibility import check_feasible, forced_values
@@ -30,19 +31,6 @@ from remat.words import parse_bytes, parse_share
 _FEWEST = 1024
 
 
-def read_budget(budget: int | str) -> int:
-    """Reads one budget: a number of bytes, or a size such as "8GB".
-
-    Raises:
-        InvalidOption: it is neither, or it is negative.
-    """
-    if isinstance(budget, str):
-        return parse_bytes(budget, "budget")
-    if not is_whole(budget) or budget < 0:
-        raise InvalidOption(f'a budget must be a non-negative number of bytes or a size such as "8GB", got {budget!r}')
-    return int(budget)
-
-
 def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
     """Reads the budgets of a search: a count, which is returned as it is, or a list of bytes and sizes.
 
@@ -50,7 +38,7 @@ def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
         InvalidOption: it is neither, or one of the list is no budget.
     """
     if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-        return [read_budget(budget) for budget in budgets]
+        return [checked_bytes("a budget", budget) for budget in budgets]
     if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
         raise InvalidOption(f'budgets must be how many, or a list of bytes and sizes such as ["8GB"], got {budgets!r}')
     return int(budgets)

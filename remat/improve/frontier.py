@@ -23,8 +23,9 @@ from remat.answer.registry import (
 )
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
+from remat.facts.argument_checks import checked_bytes
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budget, read_budgets
+from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budgets
 from remat.improve.offload_search import fit_offload
 from remat.improve.point import Point
 from remat.improve.progress import Progress, check_progress, is_over
@@ -88,7 +89,7 @@ class Frontier:
         Args:
             budget_bytes: bytes, or a size such as "8GB".
         """
-        limit = read_budget(budget_bytes)
+        limit = checked_bytes("budget_bytes", budget_bytes)
         if self.clock is not None:
             is_infeasible = self.points[0].saved_bytes > limit
             return None if is_infeasible else max((p.bound for p in self.points if p.budget_bytes >= limit), default=0)
@@ -105,7 +106,7 @@ class Frontier:
         Raises:
             InvalidOption: no plan saves so little.
         """
-        limit = read_budget(budget_bytes)
+        limit = checked_bytes("budget_bytes", budget_bytes)
         fitting = [point for point in self.points if point.saved_bytes <= limit]
         if not fitting:
             raise InvalidOption(

@@ -20,9 +20,10 @@ from remat.answer.plan import Plan
 from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
-from remat.facts.columns import BoolArray, is_whole
+from remat.facts.argument_checks import checked_bytes, checked_number
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, checked_graph
-from remat.improve.byte_budgets import evenly_spaced, read_budget, read_budgets
+from remat.improve.byte_budgets import evenly_spaced, read_budgets
 from remat.improve.choose import choose
 from remat.improve.for_device import for_device
 from remat.improve.frontier import frontier
@@ -95,7 +96,8 @@ class TrafficFrontier:
         Raises:
             InvalidOption: no plan found saves so little.
         """
-        fitting = bisect_right(self.points, read_budget(budget_bytes), key=lambda point: point.saved_bytes)
+        limit = checked_bytes("budget_bytes", budget_bytes)
+        fitting = bisect_right(self.points, limit, key=lambda point: point.saved_bytes)
         if not fitting:
             raise InvalidOption(
                 f"budget_bytes must be at least {self.points[0].saved_bytes}, the fewest bytes that a plan found "
@@ -109,7 +111,7 @@ class TrafficFrontier:
         Raises:
             InvalidOption: no plan found moves so little.
         """
-        limit = read_budget(traffic_bytes)
+        limit = checked_bytes("traffic_bytes", traffic_bytes)
         for point in self.points:
             if point.traffic_bytes <= limit:
                 return point
@@ -177,9 +179,8 @@ def traffic_frontier(
     graph = for_device(checked_graph(graph), device)
     chosen_oracle = find_oracle(oracle, device)
     chosen_oracle.terms(Traffic())
-    for name, number, least in (("effort", effort, 0), ("tries", tries, 1), ("seed", seed, 0)):
-        if not is_whole(number) or number < least:
-            raise InvalidOption(f"{name} must be a whole number of at least {least}, got {number!r}")
+    effort, seed = checked_number("effort", effort), checked_number("seed", seed)
+    tries = checked_number("tries", tries, 1)
     check_time_limit(time_limit_s)
     check_progress(progress)
     candidates = _Candidates(graph, progress)
@@ -192,12 +193,12 @@ def traffic_frontier(
             candidates.add_hulls()
             candidates.add_mixtures()
             for size in _sizes(budgets, candidates):
-                candidates.descend(size, int(effort), int(seed))
+                candidates.descend(size, effort, seed)
         ended = Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
         termination = ended_early() if is_over() else ended
         front, counted = candidates.front(), list[_Candidate]()
         if not isinstance(chosen_oracle, Model):
-            best = (one for size in _sizes(budgets, candidates) for one in candidates.within(size)[: int(tries)])
+            best = (one for size in _sizes(budgets, candidates) for one in candidates.within(size)[:tries])
             count = chosen_oracle.on(graph, Traffic())
             for candidate in {one.state.choice: one for one in (*first, *best)}.values():
                 if counted and is_over():

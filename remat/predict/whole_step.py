@@ -18,10 +18,10 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import Infeasible, InvalidOption
-from remat.facts.columns import is_whole
+from remat.facts.argument_checks import checked_bytes
 from remat.facts.graph import Graph
 from remat.predict.memory.timeline import Timeline
-from remat.words import human_bytes, parse_bytes
+from remat.words import human_bytes
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Forecast:
         Args:
             memory: bytes, or a size such as "80GB".
         """
-        most = read_memory(memory)
+        most = checked_bytes("memory", memory)
         return [forecast.name for forecast in self.plans if forecast.peak_bytes <= most]
 
     def __str__(self) -> str:
@@ -182,16 +182,3 @@ class Forecast:
             sizes = forecast.saved_bytes, forecast.passes_bytes, forecast.first_bytes, forecast.later_bytes
             lines.append(f"{forecast.name:{width}}  " + "  ".join(f"{human_bytes(size):>10}" for size in sizes))
         return "\n".join(lines)
-
-
-def read_memory(memory: object) -> int:
-    """Parses an amount of memory: a whole number of bytes, or a size such as "80GB".
-
-    Raises:
-        InvalidOption: it is neither.
-    """
-    if isinstance(memory, str):
-        return parse_bytes(memory, "memory")
-    if not is_whole(memory) or int(memory) < 0:  # type: ignore[call-overload]
-        raise InvalidOption(f'memory must be a whole number of bytes, or a size such as "80GB", got {memory!r}')
-    return int(memory)  # type: ignore[call-overload]

@@ -13,7 +13,8 @@ from remat.answer.plan import Plan
 from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
-from remat.facts.columns import BoolArray, is_whole
+from remat.facts.argument_checks import checked_number
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
 from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
@@ -81,9 +82,10 @@ def refine(
     graph = for_device(checked_graph(graph), device)
     goal, judge = find_objective(objective), find_oracle(oracle, device)
     judge.terms(goal)
-    _check_numbers(extra_bytes, time_limit_s, seed)
+    extra_bytes, seed = checked_number("extra_bytes", extra_bytes), checked_number("seed", seed)
+    check_time_limit(time_limit_s)
     check_progress(progress)
-    states = starting_states(graph, goal, plan, starts, int(extra_bytes))
+    states = starting_states(graph, goal, plan, starts, extra_bytes)
     keep = never_recomputed(graph, goal, states.values())
     run = _Run(
         graph=graph,
@@ -92,21 +94,13 @@ def refine(
         starts=states,
         space=Space(graph, keep),
         keep=keep,
-        limit_bytes=states["given"].saved_bytes + int(extra_bytes),
+        limit_bytes=states["given"].saved_bytes + extra_bytes,
         begin_s=begin_s,
         time_limit_s=time_limit_s,
-        seed=int(seed),
+        seed=seed,
         progress=progress,
     )
     return run.refined()
-
-
-def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> None:
-    if not is_whole(extra_bytes) or extra_bytes < 0:  # type: ignore[operator]
-        raise InvalidOption(f"extra_bytes must be a whole number of bytes, not negative, got {extra_bytes!r}")
-    check_time_limit(time_limit_s)
-    if not is_whole(seed) or seed < 0:  # type: ignore[operator]
-        raise InvalidOption(f"seed must be a whole number, not negative, got {seed!r}")
 
 
 @dataclass(frozen=True, eq=False)
