@@ -265,7 +265,7 @@ class Doubled(torch.autograd.Function):
 def called(calls: LiveCalls, key: str, saved: tuple[str, ...] = ()) -> Tensor:
     """Makes a call that returns one result, and says so."""
     result = cast(Tensor, Doubled.apply(torch.ones(4, requires_grad=True)))
-    calls.began(key, {}, {"out": result}, result.grad_fn, saved)
+    calls.begin_call(key, {}, {"out": result}, result.grad_fn, saved)
     return result
 
 
@@ -286,18 +286,18 @@ def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() 
     for _ in range(2):
         (loss,) = [called(calls, "a").sum()]  # which holds no result: the sum has no need of it
         loss.backward()
-        assert calls.dropped("a") == {"out"}
+        assert calls.dropped_results("a") == {"out"}
     result = called(calls, "a")
     result.sum().backward(retain_graph=True)
     result.sum().backward()  # again, when the call is no longer counted
-    assert calls.dropped("a") == set()
+    assert calls.dropped_results("a") == set()
     # The result of an earlier call that no other call took, and that is held when the first backward pass begins.
     earlier = called(calls, "b")
     loss, other = earlier.sum(), called(calls, "a").sum()
     other.backward()
     del earlier
     loss.backward()
-    assert calls.dropped("b") == set()
+    assert calls.dropped_results("b") == set()
     # A backward pass again, of a call that is over, beside one that is not.
     over, alive = called(calls, "d"), called(calls, "d")
     over.sum().backward(retain_graph=True)
@@ -308,4 +308,4 @@ def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() 
     loss, saved = called(calls, "c").sum(), [called(calls, "c", ("out",))]
     loss.backward()
     saved[0].sum().backward()
-    assert calls.dropped("c") == {"out"}
+    assert calls.dropped_results("c") == {"out"}

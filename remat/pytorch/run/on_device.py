@@ -1,7 +1,7 @@
 """Plans a graph within the memory of a device: `MemoryBudget("80GB", of="device")`.
 
-What the two passes may hold is what everything else leaves of it: parameters, buffers and inputs, and the optimizer's
-state, which a later step has during both passes. So the limit becomes one of the peak (`remat.improve.peak_search`).
+Parameters, buffers, inputs and the optimizer's state, which later steps hold during both passes, take a part of the
+memory. The rest is a limit on the peak of the two passes (`remat.improve.peak_search`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
-    """Raises `InvalidOption` for a limit of a device, unless there are one model, one graph and one rank."""
+    """Raises `InvalidOption` if a device is limited, and there are several models, graphs or ranks."""
     if cost_model.device_limits and (not is_alone or several_ranks()):
         raise InvalidOption(
             f"{cost_model!r} limits all memory of training, which works for a model with one graph on one rank. "
@@ -44,13 +44,13 @@ def plan_on_device(
     larger_bytes: int = 0,
     optimizer: MakeOptimizer | None = None,
 ) -> Solution:
-    """Finds the fastest plan with which all steps of training stay within the limits of a device.
+    """Finds the fastest plan with which every step of training keeps the limits of a device.
 
     Args:
-        graph: the joint graph of a step that forgets its gradients first.
-        alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
-        larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
-        optimizer: counts in place of those that the limits name; None for those.
+        graph: the joint graph of a step that clears the gradients first.
+        alive: parameters, buffers and inputs, which are always alive. The optimizer updates the trainable parameters.
+        larger_bytes: how many bytes more the inputs have at the sizes for which the graph is planned.
+        optimizer: makes the optimizer; None for the optimizers that the limits name.
     """
     own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
     gpu = graph.meta.get("device") == "cuda"

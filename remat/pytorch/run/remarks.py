@@ -1,4 +1,4 @@
-"""Writes remarks about a plan: it misses the share that was asked for, or the model was checkpointed already."""
+"""Writes remarks about a plan: the budget is not kept, or the model uses `torch.utils.checkpoint` already."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHECKPOINTED = (
 
 
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
-    """Finds what to say of a plan that was made for a graph alone, by subject."""
+    """Returns the remarks about a plan for a graph that shares its budget with no other graph, by subject."""
     told: dict[str, str] = {}
     if not cost_model.saved_limits and not cost_model.limits_peak:
         return told
