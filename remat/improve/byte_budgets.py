@@ -1,8 +1,8 @@
 """Reads the budgets of saved bytes that users write: a number, a size such as "8GB", a share, or a count of budgets.
 
-A share is a part of what PyTorch's default plan saves. A graph tells that without PyTorch: PyTorch's default is a
-minimum cut at its own prices, and `remat.answer.registry.DEFAULT_STEP_MODEL` has the same prices. On all 41 graphs of
-the corpus about which PyTorch's own partitioner (2.13) can be asked, both save exactly as many bytes.
+A share is a part of what PyTorch's default plan saves. That plan is found without PyTorch: it is a minimum cut at
+PyTorch's prices, which `remat.answer.registry.DEFAULT_STEP_MODEL` has. On all 41 graphs of the corpus for which
+PyTorch's own partitioner (2.13) can be called, both plans save exactly as many bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FEWEST = 1024
 
 
 def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
-    """Reads the budgets of a search: a count, which is returned as it is, or a list of bytes and sizes.
+    """Reads the budgets of a search: a list of bytes and sizes, or how many budgets, which is returned as it is.
 
     Raises:
         InvalidOption: it is neither, or one of the list is no budget.

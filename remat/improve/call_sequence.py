@@ -1,4 +1,4 @@
-"""Computes the peak of calls that are alive at the same time, from what a plan of each of their graphs takes."""
+"""Computes the peak of calls that are alive at the same time, from the memory that each graph takes under its plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class CallSequence:
     """Describes calls of compiled graphs whose saved values are alive at the same time.
 
     Attributes:
-        order: for each call, in the order of beginning, the position of its graph among the subproblems.
-        in_reverse: each call ends before those that began earlier; if False, they may end in any order.
-        shared: storages that calls return, and take from each other or from code between the graphs: the bytes of each,
-            and the calls' positions, with the name that it has there.
+        order: for each call, in the order in which the calls begin, the position of its graph among the subproblems.
+        in_reverse: whether the calls end in the opposite order; if False, they may end in any order.
+        shared: storages that several calls use, or that code between the graphs computes: the bytes of each, and the
+            positions of the calls that return or read it, with its name in their graphs.
     """
 
     order: tuple[int, ...]
@@ -30,13 +30,13 @@ class CallSequence:
 
 @dataclass(frozen=True)
 class GraphMemory:
-    """Holds what one plan of a graph takes, in bytes.
+    """Holds the memory that a graph takes under one plan, in bytes.
 
     Attributes:
         forward, backward: the most that are alive in each pass.
-        between: what waits for the backward pass: what is saved, and outputs that somebody holds.
-        gradients: what the backward pass leaves, without the gradients that it hands to earlier graphs.
-        held: the names of the storages that wait.
+        between: what is alive between the passes: saved values, and outputs that the caller keeps.
+        gradients: the results of the backward pass, without the gradients of what earlier graphs computed.
+        held: the names of the storages that are alive between the passes.
     """
 
     forward: int
@@ -48,7 +48,7 @@ class GraphMemory:
 
 @dataclass(frozen=True)
 class _Crossing:
-    """Describes a storage that a call returns or takes; with each call is the name that the storage has there."""
+    """Describes a storage that one call returns and others read, each with the name of the storage in its graph."""
 
     size: int
     made: tuple[int, str] | None  # None if code between the graphs made it
@@ -57,12 +57,12 @@ class _Crossing:
 
     @property
     def begin(self) -> int:
-        """Returns the first call in whose forward pass it is alive beside what that call makes."""
+        """Returns the first call whose forward pass runs while the storage exists already."""
         return self.takers[0][0] if self.made is None else self.made[0] + 1
 
 
 class CallsInOrder:
-    """Computes the peak of one sequence of calls, whatever the plans of their graphs are."""
+    """Computes the peak of one sequence of calls for any plans of their graphs."""
 
     def __init__(self, parts: Sequence[Subproblem], calls: CallSequence) -> None:
         self._parts, self._calls = parts, calls
@@ -102,14 +102,16 @@ class CallsInOrder:
                 made = call, name
         return _Crossing(size, made, sorted(takers), needs_gradient)
 
-    # The peak of the call's backward pass has the gradient in it, as long as it is alive.
+    # Whether the peak of the call's own backward pass includes the gradient of one of its results.
     def _counts_gradient(self, call: int, name: str) -> bool:
         part = self._parts[self._calls.order[call]]
         if name not in part.gradients or not records_calls(part.graph):
             return False
-        return bool((part.graph.producers == part.graph.index[part.gradients[name]]).any())  # else it is handed on
+        return bool(
+            (part.graph.producers == part.graph.index[part.gradients[name]]).any()
+        )  # otherwise the gradient goes to an earlier graph
 
-    # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
+    # Gradients that later calls have computed for this call, or for earlier ones, are alive in its backward pass.
     def _handed_back_bytes(self) -> IntArray:
         handed = np.zeros(len(self._calls.order), np.int64)
         for crossing in self._crossings:

@@ -64,7 +64,7 @@ _Mixture: TypeAlias = tuple[tuple[float, Choice], ...]
 
 @dataclass(frozen=True, eq=False)
 class _Reach:
-    """Holds the positions in the graph between which the backward pass needs each value, whatever the plan.
+    """Holds for each value the positions in the graph between which the backward pass needs it, under every plan.
 
     Attributes:
         earliest: (n,) the backward pass recomputes the value here or later.
@@ -247,7 +247,7 @@ class _Search:
         self.mixtures.append(((1.0, choice),))
 
     def round(self) -> bool:
-        """Plays one round, and says if the bound is close to the value of the game."""
+        """Plays one round, and returns whether the bound is close to the value of the game."""
         shares, value_ns = self._worst_average()
         prices, always_ns = self.delays.priced(self.problem, shares)
         weight, certificate, mixture = _at_budgets(prices)

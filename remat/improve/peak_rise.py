@@ -1,7 +1,7 @@
-"""Warns where a budget of saved memory makes the peak higher, since recomputed values are alive for a while, too.
+"""Warns if a budget of saved memory raises the peak, because recomputed values are alive for a while, too.
 
 At a tenth of what PyTorch's default plan saves, the predicted peak of the VGG-16 in the corpus rises from 3.0 to 3.6
-GiB. The plan keeps the budget of saved memory, but whoever wants less memory in all should know.
+GiB. The plan keeps the budget of saved memory, but a user who needs less memory in total should know this.
 """
 
 from __future__ import annotations

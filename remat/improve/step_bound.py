@@ -1,4 +1,4 @@
-"""States, as problems, what every plan must recompute whose compiled step keeps a limit of memory.
+"""Poses relaxations: problems of what every plan must recompute if its compiled step keeps a limit of memory.
 
 At a moment of the backward pass some values are in memory in every plan: the arguments and results of a library call,
 or what a kernel reads and writes. The operators that depend on them run later. What those need of the forward pass is
@@ -43,7 +43,7 @@ _CALLS = 2
 
 @dataclass(frozen=True, eq=False)
 class ProgramPoint:
-    """Describes a moment of the backward pass: what is in memory there in every plan, and what runs later.
+    """Describes a moment of the backward pass: what is in memory then under every plan, and which operators run later.
 
     Attributes:
         bytes: the bytes in memory.

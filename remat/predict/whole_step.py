@@ -66,8 +66,8 @@ class PlanForecast:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Holds the memory of training outside the two passes of a graph, in bytes; it does not depend on the plan."""
+class FixedMemory:
+    """Holds the memory of training that does not depend on the plan of a graph, in bytes."""
 
     own_bytes: int  # parameters, buffers, inputs
     gradient_bytes: int  # results of the backward pass
@@ -76,7 +76,7 @@ class Surroundings:
     optimizer: OptimizerMemory
 
     @classmethod
-    def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:
+    def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> FixedMemory:
         """Computes the bytes of a graph's outputs, gradients and tangents."""
         returned = np.zeros((2, len(graph)), np.bool_)
         returned[0, graph.base[graph.gradient]] = True
@@ -108,15 +108,15 @@ class Surroundings:
             max(self.own_bytes + self.optimizer.state_bytes + passes, later),
         )
 
-    def room(self, memory_bytes: int) -> int:
-        """Returns how many bytes of a device's memory the two passes may take in any step."""
-        room = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
-        if max(self.outside_bytes) > memory_bytes or room < 0:
+    def available_for_passes(self, memory_bytes: int) -> int:
+        """Returns how many bytes of a device's memory the two passes may take in every step."""
+        available = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
+        if max(self.outside_bytes) > memory_bytes or available < 0:
             raise Infeasible(
                 f"training does not fit into {memory_bytes} bytes ({human_bytes(memory_bytes)}), whatever is "
                 f"recomputed: {self}. Raise the budget."
             )
-        return room
+        return available
 
     def __str__(self) -> str:
         held = {

@@ -34,13 +34,12 @@ class Group:
 
     @classmethod
     def of(cls, values: Iterable[int], writes: Iterable[int] = (), *, generated: bool = True) -> Group:
-        """Makes a group from any collections of positions."""
         return cls(frozenset(values) | frozenset(writes), frozenset(writes), generated)
 
 
 @dataclass(frozen=True)
 class PassTraffic:
-    """Holds what the groups of a pass really do: what nothing reads in the end is not computed.
+    """Holds what the groups of a pass compute, read and write, without values that nothing reads.
 
     Attributes:
         computes: for each group, the values that it must compute, without views.

@@ -1,4 +1,4 @@
-"""Implements `remat.refine`, which takes a plan to a better one."""
+"""Implements `remat.refine`, which finds a better plan by local search."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def refine(
     """
     begin_s = time.monotonic()
     graph = for_device(checked_graph(graph), device)
-    goal, judge = find_objective(objective), find_oracle(oracle, device)
-    judge.terms(goal)
+    goal, chosen_oracle = find_objective(objective), find_oracle(oracle, device)
+    chosen_oracle.terms(goal)
     extra_bytes, seed = checked_number("extra_bytes", extra_bytes), checked_number("seed", seed)
     check_time_limit(time_limit_s)
     check_progress(progress)
@@ -90,7 +90,7 @@ def refine(
     run = _Run(
         graph=graph,
         objective=goal,
-        oracle=judge,
+        oracle=chosen_oracle,
         starts=states,
         space=Space(graph, keep),
         keep=keep,
@@ -105,7 +105,7 @@ def refine(
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """Holds what the search of the short graph found.
+    """Holds the result of the search on the short graph.
 
     Attributes:
         states: the states to compare on the whole graph.
@@ -120,10 +120,10 @@ class _Outcome:
 
 
 class _TimedScorer:
-    """Has the oracle score plans of the whole graph while there is time, but the first plan in any case."""
+    """Scores plans of the whole graph by the oracle while there is time, but the first plan in any case."""
 
-    def __init__(self, opinion: BatchScorer, deadline_s: float | None) -> None:
-        self._opinion, self._deadline_s, self.longest_s = opinion, deadline_s, 0.0
+    def __init__(self, score_all: BatchScorer, deadline_s: float | None) -> None:
+        self._score_all, self._deadline_s, self.longest_s = score_all, deadline_s, 0.0
 
     @property
     def has_time(self) -> bool:
@@ -131,26 +131,26 @@ class _TimedScorer:
         return self._deadline_s is None or not self.longest_s or late_s <= self._deadline_s
 
     def scored(self, states: Sequence[State]) -> Sequence[State]:
-        """Returns the states, from the first on, that the oracle has scored in time and now remembers."""
+        """Returns the first states, which the oracle has scored in time; it remembers the scores."""
         if self._deadline_s is None:
             return states
         for i, state in enumerate(states):
             if not self.has_time:
                 return states[:i]
             before_s = time.monotonic()
-            self._opinion([state])
+            self._score_all([state])
             self.longest_s = max(self.longest_s, time.monotonic() - before_s)
         return states
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """Holds what one call of `refine` asks for, and carries it out.
+    """Holds the arguments of one call of `refine`, and runs the search.
 
     Attributes:
         starts: the first states, by name; "given" is the caller's plan.
         space: all choices of the whole graph.
-        keep: (n,) values not to recompute.
+        keep: (n,) values that are not recomputed.
         limit_bytes: the most bytes that may be saved.
         begin_s: when the call began, by `time.monotonic`.
     """
@@ -168,17 +168,17 @@ class _Run:
     progress: Progress | None
 
     def refined(self) -> Refined:
-        opinion = self.oracle.on(self.graph, self.objective)
-        clock = _TimedScorer(opinion, self._deadline_s(0))
+        score_all = self.oracle.on(self.graph, self.objective)
+        clock = _TimedScorer(score_all, self._deadline_s(0))
         starts = self._scored_starts(clock)
-        goal = self.objective.with_limits_of(opinion([starts["given"]])[0])
+        goal = self.objective.with_limits_of(score_all([starts["given"]])[0])
         short = shorten(self.graph) if self.objective.adds_up else whole_graph(self.graph)
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
         outcome = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
         lifted = [self.space.state(short.lift(state.choice.saved)) for state in outcome.states]
         new = clock.scored(list({state.choice: state for state in lifted}.values()))
         states = list({state.choice: state for state in (*starts.values(), *new)}.values())  # the starts come first
-        scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
+        scores = {state.choice: score for state, score in zip(states, score_all(states), strict=True)}
         allowed = {
             state.choice
             for state in states
@@ -234,35 +234,35 @@ class _Run:
         if is_over(deadline_s):
             return _Outcome(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
-        near = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
-        one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
+        by_class = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
+        by_value = Neighbourhood(space, np.arange(len(short.graph)))
         states = [space.state(short.project(start.choice.saved)) for start in starts]
-        judge = self._judge(short.graph, states[0], deadline_s)
-        quick = Acceptance(judge.model)
+        acceptance = self._acceptance(short.graph, states[0], deadline_s)
+        quick = Acceptance(acceptance.model)
         descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in states}.values()]
         results = descents
         termination = Termination(TerminationReason.FEASIBLE, detail="no move improves the plan")
         try:
             descents = results = most_promising(descents, quick)
             for descent in descents:
-                descent.run(near)
+                descent.run(by_class)
             best = min(descents, key=lambda descent: quick.score(descent.state))
-            if judge.reference is not None:  # the same way again, with every step checked
-                best = Descent(judge, best.start, self.seed)
+            if acceptance.reference is not None:  # the same way again, with every step checked
+                best = Descent(acceptance, best.start, self.seed)
                 descents = results = [*descents, best]
-                best.run(near)
-            best.run(one_by_one)
+                best.run(by_class)
+            best.run(by_value)
         except OutOfTime:
             termination = ended_early()
         return _Outcome(
             states=tuple(descent.state for descent in results),
             history=tuple(step for descent in descents for step in descent.steps),
-            evaluated=judge.model.evaluated,
-            asked=0 if judge.reference is None else judge.reference.evaluated,
+            evaluated=acceptance.model.evaluated,
+            asked=0 if acceptance.reference is None else acceptance.reference.evaluated,
             termination=termination,
         )
 
-    def _judge(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
+    def _acceptance(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
         # Limits that follow from the caller's plan are computed by whatever scores it: the prediction, or the oracle.
         scorer = self.objective.scorer(graph)
         goal = self.objective.with_limits_of(scorer(start))
@@ -270,7 +270,7 @@ class _Run:
         model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.violation, violation_bound)
         if not self.oracle.asked_in_search:
             return Acceptance(model)
-        opinion = self.oracle.on(graph, self.objective)
-        violation = self.objective.with_limits_of(opinion([start])[0]).violation
-        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, violation=violation)
-        return Acceptance(model, truth)
+        score_all = self.oracle.on(graph, self.objective)
+        violation = self.objective.with_limits_of(score_all([start])[0]).violation
+        reference = Evaluator(lambda state: score_all([state])[0], self.limit_bytes, deadline_s, violation=violation)
+        return Acceptance(model, reference)

@@ -1,4 +1,4 @@
-"""Defines oracles, which have the last word on how good a choice is. Two of them need torch: `torch_oracles`."""
+"""Defines oracles, which decide in the end how good a plan is. Two of them need torch: `torch_oracles`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BatchScorer: TypeAlias = Callable[[Sequence[State]], list[Score]]
 
 
 class Oracle(ABC):
-    """Has the last word about a choice. The search itself scores every candidate by prediction.
+    """Decides which of the best plans is taken. The search itself scores every candidate by prediction.
 
     Attributes:
         name: what users type.
@@ -51,7 +51,6 @@ class Model(Oracle):
     name: ClassVar[str] = "model"
 
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
-        """Scores by the objective's own prediction, each choice once."""
         return each_once(objective.scorer(graph))
 
 

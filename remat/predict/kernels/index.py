@@ -25,19 +25,19 @@ Dims = tuple[Digits, ...]
 """Digits of each dimension."""
 
 Access = tuple[Dims, int]
-"""An index map: the digits of each dimension, and the position of the first element (or a number of `looked_up`)."""
+"""An index map: the digits of each dimension, and the position of the first element, or a `runtime_position`."""
 
 # A mark before a digit that repeats, of which only one round is read: Inductor keeps `ModularIndexing` there.
 _WRAPS = (1, 0)
 _NOWHERE = -(1 << 48)
 
 
-def looked_up(*what: object) -> int:
+def runtime_position(*what: object) -> int:
     """Returns a number for a position that only the running program knows; equal arguments give equal numbers."""
     return _NOWHERE - crc32(repr(what).encode())
 
 
-def is_looked_up(start: int) -> bool:
+def is_runtime_position(start: int) -> bool:
     return start <= _NOWHERE
 
 
@@ -185,11 +185,11 @@ def through(outer: Access, inner: Access) -> Access:
     dims, start = outer
     row = tuple(digit for digits in inner[0] for digit in digits if digit != _WRAPS)
     nowhere = any(n == 0 for n, _ in row)  # there is nothing to read
-    if nowhere or (start < 0 and not is_looked_up(start)):
+    if nowhere or (start < 0 and not is_runtime_position(start)):
         return _opaque_access(outer, inner)
     if start < 0:
         found = through((dims, 0), inner)
-        return found[0], looked_up(start, found[1])
+        return found[0], runtime_position(start, found[1])
     weights = contiguous_strides(tuple(n for n, _ in row))
     digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
     room = list(digit_of)
@@ -206,8 +206,8 @@ def through(outer: Access, inner: Access) -> Access:
         maps.append(((_WRAPS,) if digits in wraps else ()) + flat((tuple(reversed(pieces)),)))
     if any(used >= max(n, 1) for used, (n, _) in zip(room, row, strict=True)):
         return _opaque_access(outer, inner)  # a slice that runs over the end of a digit carries
-    if is_looked_up(inner[1]):
-        return tuple(maps), looked_up(inner[1], tuple(digit_of))
+    if is_runtime_position(inner[1]):
+        return tuple(maps), runtime_position(inner[1], tuple(digit_of))
     return tuple(maps), inner[1] + sum(d * s for d, (_, s) in zip(digit_of, row, strict=True))
 
 
@@ -242,7 +242,7 @@ def moved(inner: Access, dim: int, size: int, start: int) -> Access | None:
     ((((5, 4),), ((4, 1),)), 0)
     """
     (dims, first), digits = inner, inner[0][dim]
-    if len(digits) != 1 or digits[0][1] < 0 or is_looked_up(first):
+    if len(digits) != 1 or digits[0][1] < 0 or is_runtime_position(first):
         return None
     stride = digits[0][1]
     return (*dims[:dim], ((size, stride),), *dims[dim + 1 :]), first - start * stride

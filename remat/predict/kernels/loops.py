@@ -19,7 +19,7 @@ from remat.predict.kernels.index import (
     Dims,
     Shape,
     contiguous_strides,
-    is_looked_up,
+    is_runtime_position,
     strided,
     strides_in,
     through,
@@ -246,7 +246,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
 def moved_bytes(dep: Dep) -> int:
     """Returns the bytes of an access: its distinct points, or the whole buffer if the position is unknown."""
     buffer, dims, offset = dep
-    points = None if is_looked_up(offset) else _points(dims)
+    points = None if is_runtime_position(offset) else _points(dims)
     return buffer.bytes if points is None else points * buffer.itemsize
 
 

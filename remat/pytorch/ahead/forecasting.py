@@ -17,7 +17,7 @@ from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.improve.progress import ending_within, limit_for
 from remat.predict.device_timeline import timeline
-from remat.predict.whole_step import Forecast, Surroundings
+from remat.predict.whole_step import FixedMemory, Forecast
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.capture import capture
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
@@ -92,12 +92,12 @@ def forecast(
             plans[name] = solution.plan
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
     taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
-    around = Surroundings.of(graph, sum(own), taken)
+    fixed = FixedMemory.of(graph, sum(own), taken)
     forecasts = [
-        around.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
+        fixed.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
         for name, plan in plans.items()
     ]
-    return Forecast(*own, around.gradient_bytes, taken, tuple(forecasts))
+    return Forecast(*own, fixed.gradient_bytes, taken, tuple(forecasts))
 
 
 # All parameters that the graph reads must be among the tensors that were found.

@@ -15,7 +15,7 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.graph import Graph
 from remat.improve.choose import search
-from remat.predict.whole_step import Surroundings
+from remat.predict.whole_step import FixedMemory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_from, optimizer_memory
 from remat.pytorch.run.ranks import several_ranks
@@ -54,19 +54,19 @@ def plan_on_device(
     """
     own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
     gpu = graph.meta.get("device") == "cuda"
-    around = [
-        Surroundings.of(graph, own_bytes, optimizer_memory(make, parameters, gpu=gpu))
+    fixed = [
+        FixedMemory.of(graph, own_bytes, optimizer_memory(make, parameters, gpu=gpu))
         for make in (optimizer or optimizer_from(limit.optimizer) for limit in cost_model.device_limits)
     ]
-    rooms = [one.room(limit.bytes) for one, limit in zip(around, cost_model.device_limits, strict=True)]
+    limits = [one.available_for_passes(limit.bytes) for one, limit in zip(fixed, cost_model.device_limits, strict=True)]
     problem = cost_model.pose_without_peak(graph)
     try:
-        return search(graph, problem, cost_model, solver, limits=(*cost_model.peak_limits, *rooms))
+        return search(graph, problem, cost_model, solver, limits=(*cost_model.peak_limits, *limits))
     except (Infeasible, LimitReached) as error:
-        room = rooms.index(min(rooms))
+        tightest = limits.index(min(limits))
         raise type(error)(
-            f"of {cost_model.device_limits[room].bytes} bytes, {rooms[room]} are left for the two passes "
-            f"({around[room]}), and {error}"
+            f"of {cost_model.device_limits[tightest].bytes} bytes, {limits[tightest]} are left for the two passes "
+            f"({fixed[tightest]}), and {error}"
         ) from error
 
 
