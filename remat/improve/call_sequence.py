@@ -34,16 +34,16 @@ class GraphMemory:
 
     Attributes:
         forward, backward: the most that are alive in each pass.
-        between: what is alive between the passes: saved values, and outputs that the caller keeps.
+        between_passes: what is alive between the passes: saved values, and outputs that the caller keeps.
         gradients: the results of the backward pass, without the gradients of what earlier graphs computed.
-        held: the names of the storages that are alive between the passes.
+        held_storages: the names of the storages that are alive between the passes.
     """
 
     forward: int
     backward: int
-    between: int
+    between_passes: int
     gradients: int
-    held: frozenset[str]
+    held_storages: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class _Crossing:
     """Describes a storage that one call returns and others read, each with the name of the storage in its graph."""
 
     size: int
-    made: tuple[int, str] | None  # None if code between the graphs made it
+    producer: tuple[int, str] | None  # None if code between the graphs made it
     takers: Sequence[tuple[int, str]]
     needs_gradient: bool
 
     @property
     def begin(self) -> int:
         """Returns the first call whose forward pass runs while the storage exists already."""
-        return self.takers[0][0] if self.made is None else self.made[0] + 1
+        return self.takers[0][0] if self.producer is None else self.producer[0] + 1
 
 
 class CallsInOrder:
@@ -72,7 +72,7 @@ class CallsInOrder:
     def peak(self, memories: Sequence[GraphMemory], *, is_bound: bool) -> int:
         """Returns the peak in bytes; arguments are those of `JointPeak.at`."""
         calls, in_reverse = [memories[graph] for graph in self._calls.order], self._calls.in_reverse
-        between, gradients = np.array([(one.between, one.gradients) for one in calls], np.int64).T
+        between, gradients = np.array([(one.between_passes, one.gradients) for one in calls], np.int64).T
         if in_reverse:
             beside, later = between.cumsum() - between, gradients.sum() - gradients.cumsum()
         else:  # each other call waits, or is over
@@ -81,9 +81,9 @@ class CallsInOrder:
         forward = beside + [one.forward for one in calls]
         backward = beside + later + self._handed_back + [one.backward for one in calls]
         for crossing in () if is_bound else self._crossings:
-            if crossing.made is not None and crossing.made[1] in calls[crossing.made[0]].held:
+            if crossing.producer is not None and crossing.producer[1] in calls[crossing.producer[0]].held_storages:
                 continue  # the call that returned it counts it
-            waiting = [call for call, name in crossing.takers if name in calls[call].held]
+            waiting = [call for call, name in crossing.takers if name in calls[call].held_storages]
             forward[crossing.begin if in_reverse else 0 :] += crossing.size
             if waiting:
                 backward[min(waiting) if in_reverse else 0 :] += crossing.size
@@ -118,6 +118,6 @@ class CallsInOrder:
             if crossing.takers and crossing.needs_gradient:
                 first = max(crossing.begin - 1, 0)
                 last = crossing.takers[-1][0] if self._calls.in_reverse else first + 1
-                is_counted = crossing.made is not None and self._counts_gradient(*crossing.made)
+                is_counted = crossing.producer is not None and self._counts_gradient(*crossing.producer)
                 handed[first + is_counted : last] += crossing.size
         return handed

@@ -87,7 +87,7 @@ def solve_jointly(
     in_bytes = any(isinstance(limit, int) for limit in cost_model.saved_limits)
     solution = _counted_once(replace(union, budget_bytes=budget), solver, shared if in_bytes else ())
     assert solution.plan is not None  # solve() raises where there is none
-    plans = [own.plan(part.problem) for part, own in split(parts, Choice.from_plan(union, solution.plan))]
+    plans = [own.plan(part.problem) for part, own in split_choice(parts, Choice.from_plan(union, solution.plan))]
     edge = None if budget is None else Hull(union, flow_solver()).edge_at(budget)
     return plans, BY_COST if edge is None else edge.certificate.multipliers, solution.gap
 
@@ -152,7 +152,7 @@ def _joined(bans: Sequence[Bans]) -> Bans:
     return Bans.of(starts[-1], reasons)
 
 
-def split(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subproblem, Choice]]:
+def split_choice(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subproblem, Choice]]:
     """Yields each subproblem, with its part of a choice for the problem of `union_problem`."""
     start = 0
     for part in parts:

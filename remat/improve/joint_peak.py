@@ -232,7 +232,7 @@ class JointPlans:
 
 
 def _waiting_bytes(candidate: _Candidate) -> int:
-    return candidate.memory.between
+    return candidate.memory.between_passes
 
 
 def _own_peak(candidate: _Candidate) -> int:
@@ -244,7 +244,7 @@ def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float
 
     The first plan costs least.
     """
-    part, memories = peak.parts[i], [peak.memory(j, other.least) for j, other in enumerate(peak.parts)]
+    part, memories = peak.parts[i], [peak.memory(j, other.smallest_choice) for j, other in enumerate(peak.parts)]
     simulated = PeakPlans(part.graph, replace(part.problem, budget_bytes=None), solver)
     if not records_calls(part.graph):
         return [(plan.choice, plan.cost) for plan in (simulated.cheapest, *simulated.front)]
@@ -263,7 +263,7 @@ def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Ca
     """Yields the candidates that no other candidate beats, among those that hold the same shared storages."""
     kinds: dict[frozenset[str], list[_Candidate]] = {}
     for one in pool:
-        kinds.setdefault(one.memory.held & crossing, []).append(one)
+        kinds.setdefault(one.memory.held_storages & crossing, []).append(one)
     for alike in kinds.values():
         different = {(*_bytes(one.memory), one.rank): one for one in alike}
         figures = np.array([*different])
@@ -273,7 +273,7 @@ def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Ca
 
 
 def _bytes(memory: GraphMemory) -> tuple[int, int, int, int]:
-    return memory.forward, memory.backward, memory.between, memory.gradients
+    return memory.forward, memory.backward, memory.between_passes, memory.gradients
 
 
 def _least(memories: Sequence[GraphMemory]) -> GraphMemory:

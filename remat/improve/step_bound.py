@@ -47,12 +47,12 @@ class ProgramPoint:
 
     Attributes:
         bytes: the bytes in memory.
-        counted: (n,) values whose memory may be among these bytes.
+        may_be_counted: (n,) values whose memory may be among these bytes.
         later: (n,) operators of the backward pass that surely run later.
     """
 
     bytes: int
-    counted: BoolArray
+    may_be_counted: BoolArray
     later: BoolArray
 
 
@@ -69,7 +69,7 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
         read = moment.later[graph.consumers] & ~facts.tangents[graph.producers]
         needed = np.zeros(len(graph), np.bool_)
         needed[graph.producers[read]] = True
-        size = np.where(moment.counted[graph.base], 0, sizes)
+        size = np.where(moment.may_be_counted[graph.base], 0, sizes)
         recompute = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.for_all_values(problem.recompute_cost))
         plannable = graph.plannable
         yield replace(

@@ -54,10 +54,10 @@ class Subproblem:
         return sum(int(self.graph.bytes[owner]) for owner in owners)
 
     @property
-    def least(self) -> Choice:
+    def smallest_choice(self) -> Choice:
         return least_bytes(self.problem).choice
 
-    def at(self, multipliers: Multipliers) -> Choice:
+    def choice_at(self, multipliers: Multipliers) -> Choice:
         """Returns the choice with the least sum of cost and bytes under these Lagrange multipliers."""
         return flow_solver().minimum_cut(self.problem, multipliers.coarser(_BITS)).choice
 

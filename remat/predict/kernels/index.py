@@ -175,11 +175,11 @@ def _unknown(dims: Dims, shape: Shape) -> Dims:
 
 
 @lru_cache(maxsize=1 << 16)
-def through(outer: Access, inner: Access) -> Access:
+def composed(outer: Access, inner: Access) -> Access:
     """Returns the composition: the map that reads `inner` at the row-major positions of `outer`.
 
     >>> column = ((((3, 4),), ()), 1)  # the second column of a 3 x 4 tensor
-    >>> through(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
+    >>> composed(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
     ((((3, 1),), ()), 3)
     """
     dims, start = outer
@@ -188,7 +188,7 @@ def through(outer: Access, inner: Access) -> Access:
     if nowhere or (start < 0 and not is_runtime_position(start)):
         return _opaque_access(outer, inner)
     if start < 0:
-        found = through((dims, 0), inner)
+        found = composed((dims, 0), inner)
         return found[0], runtime_position(start, found[1])
     weights = contiguous_strides(tuple(n for n, _ in row))
     digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
@@ -228,17 +228,17 @@ def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
     """
     digits, size = unmarked(inner[0])[dim], prod(n for n, _ in outer[dim])
     if digits == inner[0][dim] or size % digits[0][0] or start % digits[0][0]:
-        return through((outer, 0), inner)
+        return composed((outer, 0), inner)
     return (*inner[0][:dim], ((size // digits[0][0], 0), *digits), *inner[0][dim + 1 :]), inner[1]
 
 
-def moved(inner: Access, dim: int, size: int, start: int) -> Access | None:
+def shifted_map(inner: Access, dim: int, size: int, start: int) -> Access | None:
     """Returns `inner` shifted by `start` in one dimension, also beyond its ends, where a mask hides the elements.
 
     TorchInductor keeps the plain index `index - start` if the dimension has a single stride; otherwise the result is
     None. With a plain index, Inductor can see that a kernel reads exactly where it writes.
 
-    >>> moved((strided((3, 4), (4, 1)), 8), 0, 5, 2)
+    >>> shifted_map((strided((3, 4), (4, 1)), 8), 0, 5, 2)
     ((((5, 4),), ((4, 1),)), 0)
     """
     (dims, first), digits = inner, inner[0][dim]

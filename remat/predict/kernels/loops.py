@@ -18,11 +18,11 @@ from remat.predict.kernels.index import (
     Digits,
     Dims,
     Shape,
+    composed,
     contiguous_strides,
     is_runtime_position,
     strided,
     strides_in,
-    through,
     unmarked,
 )
 from remat.predict.kernels.ir import Buffer, Loop
@@ -102,7 +102,7 @@ def _in_memory(shape: Shape, strides: Shape, offset: int, access: Access) -> Acc
     access = unmarked(access[0]), access[1]
     if offset == 0 and strides == contiguous_strides(shape):
         return access
-    return through(access, (strided(shape, strides), offset))
+    return composed(access, (strided(shape, strides), offset))
 
 
 def nest_of(loop: Loop, index: int) -> Nest:

@@ -10,7 +10,7 @@ from itertools import product
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Dims, Shape, identity, led_to, reshaped, through, uneven
+from remat.predict.kernels.index import Access, Dims, Shape, composed, identity, led_to, reshaped, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
@@ -69,7 +69,7 @@ def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_o
 
     reads: Reads = {(buffer, turned(access)): times for (buffer, access), times in lowering.stores.loads(of).items()}
     ops = of.box.ops if of.inlined else frozenset[int]()
-    indices = tuple(turned(through(of.access, index)) for index in of.box.indices) if of.inlined else ()
+    indices = tuple(turned(composed(of.access, index)) for index in of.box.indices) if of.inlined else ()
     sizes = tuple(of.shape[i] for i in order)
     return Loop(ops | {call.position}, reads, [], sizes[:num_outer], sizes[num_outer:], indices)
 

@@ -36,9 +36,9 @@ from remat.improve.peak_search import measuring_with
 from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
-from remat.pytorch.read.capture import where
+from remat.pytorch.read.capture import device_facts
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.mutated_inputs import keep_old_values, split
+from remat.pytorch.read.mutated_inputs import keep_old_values, split_joint_graph
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
@@ -162,7 +162,7 @@ class Partitioner(CustomPartitionerFn):
                 )
                 graph, mine = self._planned(request, node_info, num_fwd_outputs)
             except Exception as error:
-                ranks.agreed(error, None)  # the other ranks wait for this rank
+                ranks.agreed_plan(error, None)  # the other ranks wait for this rank
                 raise
             graphs.append(graph)
             plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
@@ -185,7 +185,7 @@ class Partitioner(CustomPartitionerFn):
             )
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
+        forward, backward = split_joint_graph(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
@@ -218,7 +218,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
-                graph = extract(request.joint_graph, node_info, num_fwd_outputs, where(request.joint_graph))
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, device_facts(request.joint_graph))
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
@@ -235,7 +235,7 @@ class Partitioner(CustomPartitionerFn):
 
     # Every rank uses the same plan, and checks it.
     def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
-        plan = ranks.agreed(mine, graph)
+        plan = ranks.agreed_plan(mine, graph)
         if isinstance(plan, Exception):
             raise plan
         if plan is not mine:  # the plan must be legal for the graph of this rank, too

@@ -32,7 +32,7 @@ def warn(text: str, about: str = "") -> None:
 _warned_about: set[str] = set()
 
 
-def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
+def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     """Exchanges plans between all ranks, and returns that of the lowest rank with a plan for the graph of this rank.
 
     Every rank of the default process group must call this equally often, or the others wait for it for ever. So a rank
@@ -40,27 +40,25 @@ def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     parallelism, keep their own plans.
 
     Args:
-        mine: the plan of this rank, or the error because of which it has none.
+        own: the plan of this rank, or the error because of which it has none.
         graph: the graph of the plan; None if it could not be read.
 
     Returns:
         the plan; or the error of this rank, if no rank has a plan for its graph.
     """
     if not several_ranks():
-        return mine
+        return own
     key = key_of_graph(graph) if graph is not None else None
     offers: list[tuple[str | None, Plan | str] | None] = [None] * dist.get_world_size()
     distributed: Any = dist  # whose types are known in part
     with real_tensors():
-        distributed.all_gather_object(
-            offers, (key, mine if isinstance(mine, Plan) else f"{type(mine).__name__}: {mine}")
-        )
+        distributed.all_gather_object(offers, (key, own if isinstance(own, Plan) else f"{type(own).__name__}: {own}"))
     for rank, offer in enumerate(offers):
         if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
-            if isinstance(mine, Exception):
-                warnings.warn(f"without a plan of its own, this rank takes that of rank {rank}: {mine}", stacklevel=2)
+            if isinstance(own, Exception):
+                warnings.warn(f"without a plan of its own, this rank takes that of rank {rank}: {own}", stacklevel=2)
             return offer[1]
-    return mine
+    return own
 
 
 def key_of_graph(graph: Graph) -> str:

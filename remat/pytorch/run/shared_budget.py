@@ -151,7 +151,7 @@ class SharedBudget:
             return self._within(part, None, copy_stream)
         room = max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
-            choice = part.at(self._price)
+            choice = part.choice_at(self._price)
             if choice.saved_bytes(part.problem) <= room:
                 return ChosenPlan(choice.plan(part.problem), "price of memory")
         if not others:
@@ -160,7 +160,7 @@ class SharedBudget:
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
-        return ChosenPlan(part.least.plan(part.problem), "least saved")
+        return ChosenPlan(part.smallest_choice.plan(part.problem), "least saved")
 
     def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> ChosenPlan:
         limits = None if room is None else (room,)
@@ -333,7 +333,7 @@ class SharedBudget:
             )
             by = "all graphs together"
             if least:
-                new_plans, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
+                new_plans, by, gap = [part.smallest_choice.plan(part.problem) for part in parts], "least saved", None
             self._warn_about_peak(parts, new_plans)
             is_better |= self._is_better(parts, [self._graphs[key].plan for key, _ in keys], new_plans, other_bytes)
             for (key, _), part, plan in zip(keys, parts, new_plans, strict=True):
