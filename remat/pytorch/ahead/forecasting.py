@@ -85,8 +85,8 @@ def forecast(
             if one.device_limits:
                 solution = plan_on_device(graph, one, None, alive, optimizer=optimizer)
             else:
-                budget = one.limits_peak or one.saved_limits  # all others are minimum cuts, which take no limit
-                limit_s = limit_for(find_solver(DEFAULT_BUDGET_SOLVER), time_limit_s) if budget else None
+                solver = find_solver(DEFAULT_BUDGET_SOLVER)
+                limit_s = limit_for(solver, time_limit_s) if one.limits_memory else None  # minimum cuts take no limit
                 solution = choose(graph, one, time_limit_s=limit_s)
             assert solution.plan is not None  # both raise where there is none
             plans[name] = solution.plan

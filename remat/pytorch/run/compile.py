@@ -24,7 +24,7 @@ from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
 from remat.pytorch.run.replay import Plans, has_symbols, plans_of
 from remat.pytorch.run.report import CompiledStep, with_report
-from remat.pytorch.run.shared_budget import SharedBudget, has_budget
+from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options, run_uncompiled
 from remat.pytorch.seam.torch_names import torch_compile
@@ -111,7 +111,7 @@ def compile(
     )
     if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
         torch_compile_kwargs.setdefault("dynamic", False)
-    if shared is None and not partitioner.plans and has_budget(partitioner.cost_model):
+    if shared is None and not partitioner.plans and partitioner.cost_model.limits_memory:
         shared = SharedBudget.of_one(partitioner.cost_model)
     if shared is not None:
         check_device(shared.cost_model, is_alone=shared.is_alone)

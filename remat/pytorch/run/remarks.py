@@ -27,7 +27,7 @@ _CHECKPOINTED = (
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
     """Returns the remarks about a plan for a graph that shares its budget with no other graph, by subject."""
     told: dict[str, str] = {}
-    if not cost_model.saved_limits and not cost_model.limits_peak:
+    if not cost_model.limits_memory:
         return told
     problem = cost_model.pose_without_peak(graph)
     for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:

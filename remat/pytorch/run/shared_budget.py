@@ -87,7 +87,7 @@ class SharedBudget:
 
     def __init__(self, cost_model: str | CostModel) -> None:
         model = find_costmodel(cost_model)
-        if not has_budget(model):
+        if not model.limits_memory:
             raise InvalidOption(f"SharedBudget needs a cost model with a budget, such as MemoryBudget, got {model!r}")
         self.cost_model, self.is_alone = model, False
         self.generation = 0
@@ -406,8 +406,3 @@ class SharedBudget:
             return f"<SharedBudget of {self.cost_model!r}: nothing is compiled>"
         most = human_bytes(self.most_held_bytes())
         return f"<SharedBudget of {self.cost_model!r}: {len(self._graphs)} graphs, at most {most} at once>"
-
-
-def has_budget(cost_model: CostModel) -> bool:
-    """Returns whether a cost model limits memory."""
-    return bool(cost_model.saved_limits or cost_model.limits_peak)
