@@ -13,7 +13,7 @@ from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.mutated_inputs import split_joint_graph
-from remat.pytorch.read.other_device import for_device
+from remat.pytorch.read.other_device import arguments_on
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_of_errors
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.inductor_lowering import run_uncompiled
@@ -116,7 +116,7 @@ def visit_joint_graphs(
     # code that all modules share nor the next capture.
     call.__code__ = call.__code__.replace()
     with (
-        for_device(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),
+        arguments_on(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),
         in_their_mode(model_or_fn, moved_args, moved_kwargs),
         put_back(model_or_fn, moved_args, moved_kwargs),
         fresh_compilation(),

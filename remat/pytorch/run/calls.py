@@ -18,7 +18,7 @@ from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
 from remat.pytorch.run.shared_storages import Boundary, activations_of
-from remat.pytorch.seam.compilations import is_whole
+from remat.pytorch.seam.compilations import covers_whole_call
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
@@ -122,7 +122,7 @@ def sharing_budget(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Gener
     if call is None:
         yield None
         return
-    others = not (call.budget.is_alone and not call.graphs and is_whole(graph_module, call.model))
+    others = not (call.budget.is_alone and not call.graphs and covers_whole_call(graph_module, call.model))
     tensors = [(i, value) for i, value in enumerate(inputs) if isinstance(value, Tensor)]
     made = frozenset(i for i, tensor in tensors if others and tensor.requires_grad and not tensor.is_leaf)
     # The arguments are alive even if the graph does not read them.

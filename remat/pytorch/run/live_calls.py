@@ -51,7 +51,7 @@ class LiveCalls:
         self._saved: dict[int, Collection[str]] = {}
         self._released: deque[int] = deque()
         self._begun: deque[weakref.finalize[[int], Any]] = deque()
-        self._made_elsewhere: dict[int, int] = {}
+        self._from_other_graphs: dict[int, int] = {}
         self._storages = SharedStorages()
         self._seen: dict[CallCounts, Overlap] = {}
         self._outputs: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
@@ -69,7 +69,7 @@ class LiveCalls:
     @property
     def now(self) -> Overlap:
         """Describes the calls that are alive now."""
-        shared, handed_bytes = self._storages.among(self._live), sum(self._made_elsewhere.values())
+        shared, handed_bytes = self._storages.among(self._live), sum(self._from_other_graphs.values())
         return Overlap(tuple(self._live.values()), shared, handed_bytes)
 
     def dropped_results(self, key: str) -> frozenset[str]:
@@ -95,7 +95,7 @@ class LiveCalls:
             saved: the names of the storages that the call saves. Whether others hold these, too, cannot be found out.
         """
         self._count_released()
-        self._made_elsewhere.update(from_other_graphs)
+        self._from_other_graphs.update(from_other_graphs)
         number = next(self._numbers)
         self._live[number], self._saved[number] = key, saved
         self._storages.note(number, activations)
@@ -161,7 +161,7 @@ class LiveCalls:
             self._seen[together] = replace(overlap, handed_bytes=handed_bytes, in_reverse=in_reverse)
             self._storages.forget(all_of_them=False)
         if not self._live:
-            self._made_elsewhere.clear()
+            self._from_other_graphs.clear()
             self._storages.forget(all_of_them=True)
 
 
