@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from depth import deep
 from examples import chain
+from torch import nn
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
@@ -55,6 +57,17 @@ def test_at_the_peak_of_checkpointed_layers_a_step_has_a_quarter_less_overhead()
     assert solution.step is not None
     default = points["PyTorch's default"][2]
     assert solution.step.ns - default < 0.75 * (checkpointed - default)
+
+
+def test_at_the_peak_of_checkpointed_layers_what_pays_in_one_layer_is_saved_in_all() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
+    graph = remat.capture(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), torch.randn(8, 64, 64))
+    points = rivals(graph)
+    _, limit, checkpointed = points["every layer checkpointed"]
+    solution = remat.choose(graph, MemoryBudget(f"{limit} B", of="peak", estimator=H100))
+    assert solution.step is not None
+    default = points["PyTorch's default"][2]
+    assert solution.step.ns - default < 0.65 * (checkpointed - default)
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])
