@@ -76,7 +76,7 @@ def saves_all(graph: Graph) -> Plan:
 def legal_states(graph: Graph) -> list[State]:
     """Every legal choice of a small graph, by trying every set of values to save."""
     space, found = Space(graph), dict[Choice, State]()
-    open_ = np.flatnonzero(space.saveable & ~space.stuck).tolist()
+    open_ = np.flatnonzero(space.saveable & ~space.not_recomputable).tolist()
     for chosen in itertools.product((False, True), repeat=len(open_)):
         wanted = np.zeros(len(graph), np.bool_)
         wanted[[v for v, on in zip(open_, chosen, strict=True) if on]] = True

@@ -231,11 +231,12 @@ class Log:
         """Records the plan of a graph, here and for `remat.last_report()`, and logs it."""
         key = self._number, ranks.key_of_graph(planned.graph)
         for log in (self, _recent):
-            log._keep(key, planned)
+            log.keep(key, planned)
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("%s", planned)
 
-    def _keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
+    def keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
+        """Records a plan in place of an earlier one with the same key, and forgets the oldest if there are too many."""
         self._planned[key] = planned
         self._planned.move_to_end(key)
         if self._capacity is not None and len(self._planned) > self._capacity:
@@ -244,8 +245,12 @@ class Log:
     def note(self, text: str) -> None:
         """Records why a graph runs without a plan of ours, like `add`."""
         for log in (self, _recent):
-            log._notes.append(text)
+            log.keep_note(text)
         _LOGGER.info("%s", text)
+
+    def keep_note(self, text: str) -> None:
+        """Records a note, and forgets the oldest if there are too many."""
+        self._notes.append(text)
 
     def report(self, held_bytes: Callable[[], int] | None = None, limit_bytes: int | None = None) -> Report:
         """Reports what was recorded so far.
