@@ -252,11 +252,11 @@ def anything(whole: Pass, data: st.DataObject) -> list[set[int]]:
     """For each kernel, some values that are computed before it, with what of theirs nobody writes."""
     drawn: list[set[int]] = []
     for group in whole.groups:
-        earlier = [v for v in sorted(whole.grouped - group.values) if v < min(group.writes, default=0)]
+        earlier = [v for v in sorted(whole.computed_values - group.values) if v < min(group.writes, default=0)]
         todo, values = [v for v in earlier if data.draw(st.booleans())], set[int]()
         while todo:
             values.add(v := todo.pop())
-            bases = {whole.bases[u] for u in whole.graph.operands[v]} & whole.grouped
+            bases = {whole.bases[u] for u in whole.graph.operands[v]} & whole.computed_values
             todo += bases - values - group.values - whole.writer.keys()
         drawn.append(values)
     return drawn

@@ -113,7 +113,7 @@ class JointPeak:
             frozenset(graph.names[owner] for owner in waiting) | (results - part.dropped),
         )
 
-    def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
+    def checked_peak(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
         """Measures the peak in bytes by `peak_search.measuring_with`; returns None if it cannot be measured."""
         if (measure := measuring.get()) is None:
             return None
@@ -304,7 +304,7 @@ def fit_joint_peak(
     limit = tightest_limit(limits, plans, 0)
 
     def measured(plan: JointPlan) -> int | None:
-        return peak.measured(plan.choices, limit)
+        return peak.checked_peak(plan.choices, limit)
 
     taken, plan = checked_plan(plans, measured, limit, limits)
     if plan is not None:

@@ -137,7 +137,7 @@ class Pass:
         return {v: k for k, group in enumerate(self.groups) for v in group.writes}
 
     @cached_property
-    def grouped(self) -> frozenset[int]:
+    def computed_values(self) -> frozenset[int]:
         """Returns the values that some group computes; all others are in memory from the start."""
         return frozenset[int]().union(*(group.values for group in self.groups))
 
@@ -169,7 +169,7 @@ class Pass:
                     todo.append((k, base))
                     continue
                 reads[k].add(u)
-                if base in self.grouped:
+                if base in self.computed_values:
                     writer = self._writer_for(base, k, v)
                     writes[writer].add(base)
                     todo.append((writer, base))

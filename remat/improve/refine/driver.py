@@ -100,7 +100,7 @@ def refine(
         seed=seed,
         progress=progress,
     )
-    return run.refined()
+    return run.result()
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ class _TimedScorer:
         late_s = time.monotonic() + self.longest_s
         return self._deadline_s is None or not self.longest_s or late_s <= self._deadline_s
 
-    def scored(self, states: Sequence[State]) -> Sequence[State]:
+    def scored_in_time(self, states: Sequence[State]) -> Sequence[State]:
         """Returns the first states, which the oracle has scored in time; it remembers the scores."""
         if self._deadline_s is None:
             return states
@@ -167,7 +167,7 @@ class _Run:
     seed: int
     progress: Progress | None
 
-    def refined(self) -> Refined:
+    def result(self) -> Refined:
         score_all = self.oracle.on(self.graph, self.objective)
         clock = _TimedScorer(score_all, self._deadline_s(0))
         starts = self._scored_starts(clock)
@@ -176,7 +176,7 @@ class _Run:
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
         outcome = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
         lifted = [self.space.state(short.lift(state.choice.saved)) for state in outcome.states]
-        new = clock.scored(list({state.choice: state for state in lifted}.values()))
+        new = clock.scored_in_time(list({state.choice: state for state in lifted}.values()))
         states = list({state.choice: state for state in (*starts.values(), *new)}.values())  # the starts come first
         scores = {state.choice: score for state, score in zip(states, score_all(states), strict=True)}
         allowed = {
@@ -211,12 +211,12 @@ class _Run:
 
     def _scored_starts(self, clock: _TimedScorer) -> dict[str, State]:
         plan, *others = self.starts.values()
-        clock.scored([plan])
+        clock.scored_in_time([plan])
         if self.time_limit_s is not None and clock.has_time:
             predicted = self.objective.scorer(self.graph)
             goal = self.objective.with_limits_of(predicted(plan))
             others.sort(key=lambda state: (goal.violation(score := predicted(state)), score))
-        in_time = {state.choice for state in (plan, *clock.scored(others))}
+        in_time = {state.choice for state in (plan, *clock.scored_in_time(others))}
         return {name: state for name, state in self.starts.items() if state.choice in in_time}
 
     def _deadline_s(self, reserved_s: float) -> float | None:

@@ -21,7 +21,7 @@ from remat.predict.whole_step import FixedMemory, Forecast
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.capture import capture
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
-from remat.pytorch.run.on_device import bytes_of, plan_on_device, trained
+from remat.pytorch.run.on_device import bytes_of, plan_on_device, trainable_parameters
 from remat.pytorch.seam.compilations import name_of
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import tree_leaves
@@ -91,7 +91,7 @@ def forecast(
             assert solution.plan is not None  # both raise where there is none
             plans[name] = solution.plan
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
-    taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
+    taken = optimizer_memory(optimizer, trainable_parameters(parameters), gpu=gpu)
     fixed = FixedMemory.of(graph, sum(own), taken)
     forecasts = [
         fixed.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))

@@ -52,7 +52,7 @@ class PlanCollector:
     def read(self, note: bytes) -> list[PlannedGraph]:
         """Reads stored plans, and gives their values the present lines of the model."""
         before, kept = pickle.loads(zlib.decompress(note))
-        return [_moved(planned, before, self.places) for planned in kept]
+        return [_with_places(planned, before, self.places) for planned in kept]
 
 
 # A note reports its plans while torch unpickles it, if torch reads it for another backend.
@@ -106,7 +106,7 @@ def store_plans(planned: Sequence[PlannedGraph], backward: fx.GraphModule | None
 
 
 # Replaces old lines by new ones, and by "" if there is more than one new line for an old one.
-def _moved(planned: PlannedGraph, old: Sequence[Place], new: Sequence[Place]) -> PlannedGraph:
+def _with_places(planned: PlannedGraph, old: Sequence[Place], new: Sequence[Place]) -> PlannedGraph:
     now: dict[Place, Place] = {}
     for place, moved in zip(old, new, strict=bool(old and new)):
         now[place] = moved if now.get(place, moved) == moved else ("", "")

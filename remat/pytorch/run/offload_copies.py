@@ -51,16 +51,16 @@ def add_copies(
     offloaded = {name: handed[name] for name in plan.offloaded if name in handed}
     if not offloaded:
         return
-    hosted = np.isin(graph.names, [*offloaded])
+    on_host = np.isin(graph.names, [*offloaded])
     if copy_stream:
         _compute_early(graph, forward)
     handles = _copied_to_host(
-        forward, offloaded, _places(graph, forward, hosted, backward=False, copy_stream=copy_stream)
+        forward, offloaded, _places(graph, forward, on_host, backward=False, copy_stream=copy_stream)
     )
     moved = {offloaded[name]: handle for name, handle in handles.items()}
     new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
-    _copy_back(backward, handles, [*_places(graph, backward, hosted, backward=True, copy_stream=copy_stream)])
+    _copy_back(backward, handles, [*_places(graph, backward, on_host, backward=True, copy_stream=copy_stream)])
     for module in (forward, backward):
         module.recompile()
 
@@ -127,12 +127,12 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
 
 
 def _places(
-    graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, copy_stream: bool
+    graph: Graph, module: fx.GraphModule, on_host: BoolArray, *, backward: bool, copy_stream: bool
 ) -> Iterator[_Place]:
     nodes = _calls(graph, module)
-    copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, copy_stream=copy_stream)
+    copies = HostCopies(graph, np.array([*nodes], np.int64), on_host, backward=backward, copy_stream=copy_stream)
 
-    def described(copy: Copy, place: fx.Node) -> _Place:
+    def placed_before(copy: Copy, place: fx.Node) -> _Place:
         return (
             copy.step,
             graph.names[copy.value],
@@ -142,9 +142,9 @@ def _places(
 
     for v, node in nodes.items():
         for copy in copies.due_before(v):
-            yield described(copy, node)
+            yield placed_before(copy, node)
     for copy in copies.remaining():
-        yield described(copy, module.graph.output_node())
+        yield placed_before(copy, module.graph.output_node())
 
 
 def _calls(graph: Graph, module: fx.GraphModule) -> dict[int, fx.Node]:

@@ -52,7 +52,7 @@ def plan_on_device(
         larger_bytes: how many bytes more the inputs have at the sizes for which the graph is planned.
         optimizer: makes the optimizer; None for the optimizers that the limits name.
     """
-    own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
+    own_bytes, parameters = bytes_of(alive) + larger_bytes, trainable_parameters(alive)
     gpu = graph.meta.get("device") == "cuda"
     fixed = [
         FixedMemory.of(graph, own_bytes, optimizer_memory(make, parameters, gpu=gpu))
@@ -75,6 +75,6 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
     return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-def trained(tensors: Sequence[Tensor]) -> list[Tensor]:
+def trainable_parameters(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Lists the parameters among tensors that an optimizer updates, each once."""
     return list({id(one): one for one in tensors if isinstance(one, nn.Parameter) and one.requires_grad}.values())

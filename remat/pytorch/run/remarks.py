@@ -31,17 +31,17 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
         return told
     problem = cost_model.pose_without_peak(graph)
     for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:
-        told |= _missed("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
+        told |= _missed_share("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
     for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
         fastest = solve(problem).plan
         assert fastest is not None  # there is one within the budget
-        told |= _missed("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
+        told |= _missed_share("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
     if (graph.must_recompute | graph.prefer_recompute).any():
         told["checkpointed"] = _CHECKPOINTED
     return told
 
 
-def _missed(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[str, str]:
+def _missed_share(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[str, str]:
     asked_bytes = math.floor(share * all_bytes)
     if got_bytes <= asked_bytes:
         return {}
