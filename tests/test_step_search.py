@@ -160,3 +160,16 @@ def test_a_limit_that_a_tighter_one_shows_to_be_reachable_is_reached() -> None:
     for limit in (least, int(1.04 * least), int(1.086 * least)):
         plan = remat.choose(graph, MemoryBudget(f"{limit} B", of="peak")).plan
         assert remat.timeline(graph, plan).peak_bytes <= limit
+
+
+def test_the_log_says_of_each_predicted_plan_who_proposed_it_its_peak_and_its_rank(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    graph = Corpus.open().graph("small-bert")
+    with caplog.at_level("DEBUG", logger="remat.improve.step_search"):
+        solution = remat.choose(graph, MemoryBudget(0.8, of="peak", estimator=H100))
+    assert solution.step is not None
+    assert solution.plan is not None
+    taken = f"peak {remat.timeline(graph, solution.plan, device='h100').peak_bytes} bytes, rank {solution.step.ns:.6g}"
+    assert any(record.message.endswith(taken) for record in caplog.records)
+    assert {record.message.split(":")[0] for record in caplog.records} >= {"least cost", "saved bytes", "mixture"}

@@ -120,4 +120,15 @@ class CallsInOrder:
                 last = crossing.takers[-1][0] if self._calls.in_reverse else first + 1
                 is_counted = crossing.producer is not None and self._counts_gradient(*crossing.producer)
                 handed[first + is_counted : last] += crossing.size
+        for call, graph in enumerate(self._calls.order):  # until it is over, `backward` holds the gradient of the loss
+            handed[0 if self._calls.in_reverse else call : call + 1] += _loss_gradient_bytes(self._parts[graph])
         return handed
+
+
+def _loss_gradient_bytes(part: Subproblem) -> int:
+    graph, handed = part.graph, part.exchanged.gradients
+    if not records_calls(graph):
+        return 0  # shapes are not known
+    tangents: list[int] = np.flatnonzero(graph.leaf & graph.in_tangents).tolist()
+    scalars = [v for v in tangents if not graph.shapes[v] and graph.names[v] not in handed]
+    return int(graph.bytes[scalars].sum())

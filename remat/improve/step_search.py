@@ -14,12 +14,15 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
   layer, or single values.
 - Mixtures of the best plan within the limit and of a better one above it.
 
+The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
+
 Where the ranking has several prices, the first two are asked at each of them. The price of a save makes a difference
 where memory is plenty; where it is scarce, prices without it lead to better plans.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -37,6 +40,8 @@ from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
 from remat.predict.memory import Timeline
+
+_LOGGER = logging.getLogger(__name__)
 
 # At most so many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 8
@@ -95,7 +100,7 @@ class StepPlans:
     @cached_property
     def cheapest(self) -> PeakPlan:
         """Returns the plan of least cost, that of `PeakPlans.cheapest`; a fraction of the peak is one of its peak."""
-        return self._plan(self._plans.cheapest.choice)
+        return self._plan(self._plans.cheapest.choice, "least cost")
 
     @cached_property
     def smallest(self) -> PeakPlan:
@@ -103,8 +108,9 @@ class StepPlans:
         # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
         others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
         with suppress(OutOfTime):
-            for choice in self._one_liners_near(self._plan(self._plans.lowest.choice).peak_bytes):
-                self._plan(choice)
+            lowest = self._plan(self._plans.lowest.choice, "least simulated peak")
+            for choice in self._one_liners_near(lowest.peak_bytes):
+                self._plan(choice, "one-liner")
             before = math.inf
             while (least := min(map(_peak, self._predicted.values()))) < (1 - _NEAR) * before:
                 before = least
@@ -155,7 +161,7 @@ class StepPlans:
         for choice in self._one_liners_near(limit_bytes):
             best = self._best(limit_bytes)
             if best is None or not self._ranking.is_surely_worse(choice, best.choice):
-                self._plan(choice)
+                self._plan(choice, "one-liner")
         for _ in range(_TRIES if missed else 1):
             for plans in missed:
                 self._cut_at_prices(plans, limit_bytes)
@@ -174,7 +180,7 @@ class StepPlans:
         The budget of a plan above the limit is lowered by its excess. Between a plan above and one within, peaks are
         taken to lie on a straight line.
         """
-        above = self._plan(plans.cheapest.choice)
+        above = self._plan(plans.cheapest.choice, "least cost")
         if above.peak_bytes <= limit_bytes:
             return 1  # nothing is cheaper
         most, least, fitting = above.choice.saved_bytes(self._problem), 0, None
@@ -183,7 +189,7 @@ class StepPlans:
             budget = max(budget, plans.least_saved_bytes)
             if (choice := plans.within_saved_bytes(budget)) is None:
                 break
-            plan = self._plan(choice)
+            plan = self._plan(choice, "saved bytes")
             if plan.peak_bytes > limit_bytes:
                 if budget == plans.least_saved_bytes:
                     break
@@ -212,7 +218,7 @@ class StepPlans:
         average = int(problem.recompute_cost.sum()) / max(int(problem.save_bytes.sum()), 1)
 
         def peak_at(factor: float) -> int:
-            return self._plan(plans.cut_at_prices(moments, average * factor, _FOCUS)).peak_bytes
+            return self._plan(plans.cut_at_prices(moments, average * factor, _FOCUS), "cut at prices").peak_bytes
 
         peaks = {factor: peak_at(factor) for factor in _FACTORS}
         near = min(peaks, key=lambda factor: (max(peaks[factor], limit_bytes), factor))
@@ -243,7 +249,7 @@ class StepPlans:
                 break
             saved = best.choice.saved.copy()
             saved[np.concatenate(chosen)] = True
-            plan = self._plan(self._plans.legal(saved))
+            plan = self._plan(self._plans.legal(saved), "equal values")
             if self._is_better(plan, best, limit_bytes):
                 best, at, count = plan, at + count, 2 * count
             elif count > 1:
@@ -275,7 +281,7 @@ class StepPlans:
         """Saves single values, as many as fit by simulation, which knows what is freed before the peak."""
         for _ in range(_ROUNDS):
             more = self._plans.saving_more(best.choice, limit_bytes / max(best.peak_bytes, 1))
-            if more is None or not self._is_better(plan := self._plan(more), best, limit_bytes):
+            if more is None or not self._is_better(plan := self._plan(more, "single values"), best, limit_bytes):
                 break
             best = plan
         return best
@@ -305,15 +311,17 @@ class StepPlans:
             middle = (first + last) // 2
             if middle in (first, last):
                 break
-            mixed = self._plan(self._plans.legal(np.where(position < differences[middle], *masks)))
+            mixed = self._plan(self._plans.legal(np.where(position < differences[middle], *masks)), "mixture")
             first, last = (first, middle) if mixed.peak_bytes <= limit_bytes else (middle, last)
 
-    def _plan(self, choice: Choice) -> PeakPlan:
+    def _plan(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted:
             if self._predicted:  # the first plan is there however long it takes
                 go_on()
             peak_bytes = self._peak(self._graph.for_all_values(choice.saved))
             self._predicted[choice.key] = self._plans.record(choice, peak_bytes)
+            if _LOGGER.isEnabledFor(logging.DEBUG):
+                _LOGGER.debug("%s: peak %d bytes, rank %.6g", source, peak_bytes, self._ranking.of(choice))
         return self._predicted[choice.key]
 
 
