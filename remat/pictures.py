@@ -49,12 +49,20 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def write(figure: Figure, path: str | Path) -> None:
-    """Writes a figure in the format of the suffix.
+def axis_unit(most_bytes: int) -> tuple[str, int]:
+    """Returns the unit for an axis of memory whose largest value is given, and the bytes of that unit."""
+    units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+    return next((unit for unit in units if most_bytes >= unit[1]), ("bytes", 1))
+
+
+def write(figure: Figure, path: str | Path | None) -> None:
+    """Writes a figure in the format of the suffix; without a path it does nothing.
 
     Raises:
         InvalidOption: `path` is no path, or matplotlib has no such format.
     """
+    if path is None:
+        return
     path, formats = checked_path(path), figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
         raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(formats))}, got {path.suffix!r}")

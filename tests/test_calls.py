@@ -18,7 +18,7 @@ from remat import Graph, GraphBuilder
 from remat.errors import InvalidGraph
 from remat.pytorch.read.call_text import CannotRebuild, call_of, call_texts
 from remat.pytorch.read.operators import Operators
-from remat.pytorch.read.sample_call import difference, rebuild
+from remat.pytorch.read.sample_call import rebuild, result_mismatch
 
 CPU = torch.device("cpu")
 
@@ -63,7 +63,7 @@ def test_every_operator_runs_again_and_gives_what_the_graph_says(make: Any, tmp_
     ran = 0
     for value, op in enumerate(graph.ops):
         if "." in op:
-            wrong = difference(graph, value, rebuild(graph, value, CPU)())
+            wrong = result_mismatch(graph, value, rebuild(graph, value, CPU)())
             assert not wrong, f"{graph.names[value]} = {op}{graph.arguments[value]}: {wrong}"
             ran += 1
     assert ran >= 4

@@ -17,7 +17,7 @@ from experiments.accuracy.forecast_error import MODELS, Loss, measured
 from remat import CostModel, Infeasible, InvalidOption, LimitReached, UnsupportedProblem
 from remat.improve.byte_budgets import default_plan
 from remat.pytorch.ahead.forecasting import PYTORCH
-from remat.pytorch.run.on_device import trained
+from remat.pytorch.run.on_device import trainable_parameters
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 WIDTH = 32
@@ -85,7 +85,7 @@ def test_parameters_without_gradients_have_no_state() -> None:
     model = Model()
     model.first.requires_grad_(False)
     tensors = [*model.parameters(), *model.parameters(), torch.randn(4, requires_grad=True)]
-    assert [id(one) for one in trained(tensors)] == [id(one) for one in model.second.parameters()]
+    assert [id(one) for one in trainable_parameters(tensors)] == [id(one) for one in model.second.parameters()]
 
 
 def test_what_is_too_small_says_what_takes_how_much() -> None:

@@ -19,7 +19,7 @@ from remat.improve.cross_kernel import Pass, recompute_across
 from remat.pytorch.inductor.dry_run import can_dry_run, copied
 from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, duplicate, pass_of
 from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import InductorKernel, counted, scheduled_kernels
+from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels, scheduled_kernels
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.testing import dags
@@ -64,7 +64,7 @@ def scheduled(model: Callable[..., Any], *args: Tensor, **options: Any) -> list[
 def test_figure_4_takes_inductor_three_reads_and_two_writes_instead_of_four_and_four() -> None:
     found: list[tuple[int, int]] = []
     for options in ({}, _PASS):
-        with counted() as kernels, fresh_compilation(), no_cpu_kernels(), torch.no_grad():
+        with counting_kernels() as kernels, fresh_compilation(), no_cpu_kernels(), torch.no_grad():
             torch.compile(figure_4, options=options, dynamic=False)(torch.rand(_SIDE, _SIDE))
         found.append(accesses(kernels))
     assert found == [(4, 4), (3, 2)]
@@ -144,7 +144,7 @@ def test_gradients_are_those_of_eager() -> None:
     model, x = Gate().double(), torch.rand(2, 8, 16, 16, dtype=torch.float64, requires_grad=True)
     parameters = (x, *model.parameters())
     expected = torch.autograd.grad(model(x).square().sum(), parameters)
-    with counted() as kernels, fresh_compilation():
+    with counting_kernels() as kernels, fresh_compilation():
         result = torch.compile(model, options=dict(_PASS), dynamic=False)(x)
         found = torch.autograd.grad(result.square().sum(), parameters)
     assert any("sigmoid_1" in kernel.operators for kernel in kernels)  # something was duplicated
@@ -252,11 +252,11 @@ def anything(whole: Pass, data: st.DataObject) -> list[set[int]]:
     """For each kernel, some values that are computed before it, with what of theirs nobody writes."""
     drawn: list[set[int]] = []
     for group in whole.groups:
-        earlier = [v for v in sorted(whole.grouped - group.values) if v < min(group.writes, default=0)]
+        earlier = [v for v in sorted(whole.computed_values - group.values) if v < min(group.writes, default=0)]
         todo, values = [v for v in earlier if data.draw(st.booleans())], set[int]()
         while todo:
             values.add(v := todo.pop())
-            bases = {whole.bases[u] for u in whole.graph.operands[v]} & whole.grouped
+            bases = {whole.bases[u] for u in whole.graph.operands[v]} & whole.computed_values
             todo += bases - values - group.values - whole.writer.keys()
         drawn.append(values)
     return drawn

@@ -274,12 +274,12 @@ def test_a_fraction_of_a_peak_that_no_search_could_keep_is_no_proven_optimum() -
 
 SCRIPT = """
 import os, signal, sys
-import remat.improve.candidates as pool
-whole = pool.PlanPool.add_mixtures
+from remat.improve.traffic_frontier import _Candidates
+whole = _Candidates.add_mixtures
 def pressed(self):
     os.kill(os.getpid(), signal.SIGINT)
     whole(self)
-pool.PlanPool.add_mixtures = pressed
+_Candidates.add_mixtures = pressed
 from remat.cli import main
 sys.argv = ["remat", "frontier", sys.argv[1], "--against", "traffic", "--json"]
 main()

@@ -21,7 +21,7 @@ import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import BUDGET, MODELS, budgets_kept, errors
 from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
-from remat.predict.whole_step import Forecast, OptimizerMemory, Surroundings
+from remat.predict.whole_step import FixedMemory, Forecast, OptimizerMemory
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
@@ -90,14 +90,14 @@ def test_on_a_gpu_all_parameters_are_updated_at_once() -> None:
 
 def test_steps_add_up() -> None:
     optimizer = OptimizerMemory(state_bytes=20, first_bytes=25, workspace_bytes=4)
-    around = Surroundings(own_bytes=100, gradient_bytes=8, output_bytes=2, tangent_bytes=3, optimizer=optimizer)
-    found = around.forecast("a", Plan((), ()), line(forward=30, backward=20))
+    fixed = FixedMemory(own_bytes=100, gradient_bytes=8, output_bytes=2, tangent_bytes=3, optimizer=optimizer)
+    found = fixed.forecast("a", Plan((), ()), line(forward=30, backward=20))
     assert (found.saved_bytes, found.passes_bytes) == (7, 30)
     assert (found.first_bytes, found.later_bytes, found.peak_bytes) == (135, 150, 150)
-    light = around.forecast("b", Plan((), ()), line(forward=12, backward=9))
+    light = fixed.forecast("b", Plan((), ()), line(forward=12, backward=9))
     assert light.passes_bytes == 12  # what the backward pass is given is alive beside it
     assert (light.first_bytes, light.later_bytes, light.peak_bytes) == (135, 134, 135)
-    early = replace(around, optimizer=replace(optimizer, initial_bytes=20))
+    early = replace(fixed, optimizer=replace(optimizer, initial_bytes=20))
     assert early.forecast("c", Plan((), ()), line(forward=30, backward=20)).first_bytes == 150
     forecast = Forecast(60, 10, 30, 10, optimizer, (found, light))
     assert forecast.fitting(140) == ["b"]
@@ -119,11 +119,11 @@ def line(forward: int, backward: int) -> Timeline:
 
 def test_what_a_device_leaves_for_the_passes() -> None:
     optimizer = OptimizerMemory(state_bytes=20, first_bytes=25, workspace_bytes=4)
-    around = Surroundings(own_bytes=100, gradient_bytes=8, output_bytes=2, tangent_bytes=3, optimizer=optimizer)
-    assert around.room(150) == 27
-    assert around.room(135) == 12  # what the optimizer's first step holds
+    fixed = FixedMemory(own_bytes=100, gradient_bytes=8, output_bytes=2, tangent_bytes=3, optimizer=optimizer)
+    assert fixed.available_for_passes(150) == 27
+    assert fixed.available_for_passes(135) == 12  # what the optimizer's first step holds
     with pytest.raises(Infeasible, match=r"does not fit into 134 bytes .*buffers and inputs: 100 B, gradients: 8 B"):
-        around.room(134)
+        fixed.available_for_passes(134)
 
 
 def test_what_a_model_returns_is_no_gradient() -> None:

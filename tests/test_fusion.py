@@ -23,7 +23,7 @@ from remat import Graph, GraphBuilder, InvalidPlan
 from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
 from remat.predict.kernels import Fuser, Kernel, kernels
-from remat.predict.kernels.index import contiguous_strides, identity, reshaped, strided, through
+from remat.predict.kernels.index import composed, contiguous_strides, identity, reshaped, strided
 from remat.predict.kernels.realize import Stores
 from remat.testing.strategies import graphs
 
@@ -584,7 +584,7 @@ def test_reading_one_index_map_through_another_composes_them(data: st.DataObject
     split = data.draw(st.sampled_from([sizes, sizes[::-1], (int(np.prod(sizes)),), (*sizes, 1)]))
     dims = reshaped(permuted, split)
     strides = contiguous_strides(tuple(shape)[::-1])[::-1]
-    seen, start = through((dims, 0), (strided(tuple(shape), strides), 0))
+    seen, start = composed((dims, 0), (strided(tuple(shape), strides), 0))
     if any(s < 0 for digits in (*dims, *seen) for _, s in digits):
         return
     rows = np.arange(int(np.prod(shape))).reshape(shape)

@@ -167,8 +167,8 @@ def test_no_combination_of_candidates_is_better(order: tuple[int, ...], *, in_re
 
 def test_calls_that_end_in_reverse_hold_what_earlier_ones_saved() -> None:
     """The figures of two graphs, counted by hand, and a storage that the second one takes."""
-    first = GraphMemory(forward=70, backward=60, between=50, gradients=5, held=frozenset({"v0"}))
-    second = GraphMemory(forward=20, backward=90, between=15, gradients=40, held=frozenset({"x"}))
+    first = GraphMemory(forward=70, backward=60, between_passes=50, gradients=5, held_storages=frozenset({"v0"}))
+    second = GraphMemory(forward=20, backward=90, between_passes=15, gradients=40, held_storages=frozenset({"x"}))
     parts = [part(), part()]
     assert JointPeak(parts, [CallSequence((0, 1), in_reverse=True)]).at([first, second]) == max(70, 50 + 90, 60 + 40)
     assert JointPeak(parts, [CallSequence((0, 1))]).at([first, second]) == max(15 + 70, 50 + 90)
@@ -181,12 +181,12 @@ def test_calls_that_end_in_reverse_hold_what_earlier_ones_saved() -> None:
 def test_two_branches_that_meet_hold_the_gradient_of_a_skip() -> None:
     """The third graph takes a result of the first one: its gradient waits while the second one runs backward."""
     first, second, third = part(), part(), replace(part(), earlier=frozenset({"x"}))
-    own = GraphMemory(forward=10, backward=20, between=5, gradients=1, held=frozenset())
+    own = GraphMemory(forward=10, backward=20, between_passes=5, gradients=1, held_storages=frozenset())
     calls = CallSequence((0, 1, 2), in_reverse=True, shared=[(1000, [(0, "v3"), (2, "x")])])
     # Forward, it is alive from the second graph on; backward, its gradient is, until the first graph has run.
     assert JointPeak([first, second, third], [calls]).at([own] * 3) == max(2 * 5 + 10 + 1000, 5 + 20 + 1 + 1000)
     alone = JointPeak([first, second, replace(third, earlier=frozenset())], [calls])
-    held = replace(own, held=frozenset({"v3"}))
+    held = replace(own, held_storages=frozenset({"v3"}))
     assert alone.at([held, own, own]) == 2 * 5 + 20
 
 
@@ -202,7 +202,7 @@ def test_a_gradient_that_is_freed_once_it_was_read_takes_no_more_than_one_that_i
 
     def peak(gradients: dict[str, str]) -> int:
         joint = JointPeak([replace(parts[0], gradients=gradients), parts[1]], calls)
-        return joint.of([part.least for part in parts])
+        return joint.of([part.smallest_choice for part in parts])
 
     assert peak({out: "tangents_1"}) == peak({})  # it is read last, too
 
@@ -221,7 +221,7 @@ def test_a_gradient_that_is_handed_on_lives_to_the_end(step: Any, *, last: bool)
 
 def test_each_of_several_sequences_of_calls_keeps_the_limit() -> None:
     """Of one graph beside either of two others, as in steps that take turns."""
-    first = GraphMemory(forward=10, backward=20, between=30, gradients=0, held=frozenset())
+    first = GraphMemory(forward=10, backward=20, between_passes=30, gradients=0, held_storages=frozenset())
     second, third = replace(first, backward=200), replace(first, forward=150)
     peak = JointPeak([part()] * 3, [CallSequence((0, 1), in_reverse=True), CallSequence((0, 2), in_reverse=True)])
     assert peak.at([first, second, third]) == 30 + 200
@@ -243,7 +243,7 @@ def test_of_many_graphs_a_limit_that_is_kept_is_reached() -> None:
     calls = CallSequence(tuple(range(7)), in_reverse=True, shared=[(100_000, [(i, "x") for i in range(7)])])
     peak = JointPeak(parts, [calls])
     plans = JointPlans(peak, Lagrangian())
-    least = peak.at([min(pool, key=lambda one: one.memory.between).memory for pool in plans.pools])
+    least = peak.at([min(pool, key=lambda one: one.memory.between_passes).memory for pool in plans.pools])
     assert plans.smallest.peak_bytes <= least
     found = plans.within(plans.smallest.peak_bytes)
     assert found is not None
@@ -265,7 +265,7 @@ class Doubled(torch.autograd.Function):
 def called(calls: LiveCalls, key: str, saved: tuple[str, ...] = ()) -> Tensor:
     """Makes a call that returns one result, and says so."""
     result = cast(Tensor, Doubled.apply(torch.ones(4, requires_grad=True)))
-    calls.began(key, {}, {"out": result}, result.grad_fn, saved)
+    calls.begin_call(key, {}, {"out": result}, result.grad_fn, saved)
     return result
 
 
@@ -286,18 +286,18 @@ def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() 
     for _ in range(2):
         (loss,) = [called(calls, "a").sum()]  # which holds no result: the sum has no need of it
         loss.backward()
-        assert calls.dropped("a") == {"out"}
+        assert calls.dropped_results("a") == {"out"}
     result = called(calls, "a")
     result.sum().backward(retain_graph=True)
     result.sum().backward()  # again, when the call is no longer counted
-    assert calls.dropped("a") == set()
+    assert calls.dropped_results("a") == set()
     # The result of an earlier call that no other call took, and that is held when the first backward pass begins.
     earlier = called(calls, "b")
     loss, other = earlier.sum(), called(calls, "a").sum()
     other.backward()
     del earlier
     loss.backward()
-    assert calls.dropped("b") == set()
+    assert calls.dropped_results("b") == set()
     # A backward pass again, of a call that is over, beside one that is not.
     over, alive = called(calls, "d"), called(calls, "d")
     over.sum().backward(retain_graph=True)
@@ -308,4 +308,4 @@ def test_a_result_is_dropped_unless_somebody_ever_holds_it_in_a_backward_pass() 
     loss, saved = called(calls, "c").sum(), [called(calls, "c", ("out",))]
     loss.backward()
     saved[0].sum().backward()
-    assert calls.dropped("c") == {"out"}
+    assert calls.dropped_results("c") == {"out"}

@@ -18,7 +18,7 @@ from remat import Graph, Plan
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
-from remat.pytorch.seam.compiled_kernels import compiled
+from remat.pytorch.seam.compiled_kernels import compile_kernel
 
 KERNELS = "inspect", "kernels"
 
@@ -88,7 +88,7 @@ def test_spilled_registers_are_said(code: tuple[PassCode, ...]) -> None:
     name, source = next((name, source) for name, source in code[0].sources.items())
     too_large = f"{source}\nimport triton\n{name}.configs = [triton.Config({{'XBLOCK': 512}}, num_warps=1)]\n"
     with virtual_gpu("a100"):
-        fitting, (spilling,) = compiled(source, name), compiled(too_large, name)
+        fitting, (spilling,) = compile_kernel(source, name), compile_kernel(too_large, name)
     assert {cubin.spilled_bytes for cubin in fitting} == {0}
     assert spilling.spilled_bytes > 0
 

@@ -162,7 +162,7 @@ def test_inductors_own_count_has_the_last_word_on_a_curve(graph: Graph, torchs: 
     ("options", "message"),
     [
         ({"budgets": "8GB"}, "budgets must be a number of budgets"),
-        ({"budgets": [-1]}, "a budget must be a non-negative number"),
+        ({"budgets": [-1]}, "a budget must be a whole number of bytes"),
         ({"effort": -1}, "effort must be a whole number of at least 0"),
         ({"tries": 0}, "tries must be a whole number of at least 1"),
         ({"oracle": "device"}, "the oracle 'device' measures only time"),

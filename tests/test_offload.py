@@ -16,7 +16,7 @@ from costmodels import MemoryBudget
 from remat import Choice, Corpus, Infeasible, InvalidPlan, Plan, Problem, UnsupportedProblem, check_plan, refine, solve
 from remat.answer.dimacs_file import write_dimacs
 from remat.errors import InvalidProblem
-from remat.improve.joint_budget import split, union_problem
+from remat.improve.joint_budget import split_choice, union_problem
 from remat.improve.peak_search import fit_peak
 from remat.improve.subproblem import Subproblem
 from remat.plugin import Bans, Feature, Offload
@@ -155,7 +155,8 @@ def test_several_graphs_share_a_budget_and_a_host() -> None:
     assert both.offload.banned.mask.tolist() == [True, False, False] * 2
     choice = Choice(*np.array([[True] * 6, [False] * 6, [False, True, True, False, False, True]]))
     assert [
-        mine.offloaded.tolist() for _, mine in split([Subproblem(GRAPH, host, 2), Subproblem(GRAPH, host)], choice)
+        mine.offloaded.tolist()
+        for _, mine in split_choice([Subproblem(GRAPH, host, 2), Subproblem(GRAPH, host)], choice)
     ] == [[False, True, True], [False, False, True]]
 
 

@@ -361,10 +361,10 @@ def test_plans_that_were_checked_within_another_limit_are_not_counted(monkeypatc
     graph, check = builder.build(), PeakCheck()
     first, second = remat.Plan(("a",), ()), remat.Plan((), ("a",))
     assert (check(graph, first, 40), check(graph, second, 1000)) == (50, 100)
-    assert "tried before" not in check.noted(graph, ChosenPlan(second, "a search")).check
+    assert "tried before" not in check.with_check(graph, ChosenPlan(second, "a search")).check
     check(graph, second, 40)
     with pytest.warns(UserWarning, match="more than the limit"):
-        assert "1 plan tried before exceeded" in check.noted(graph, ChosenPlan(second, "a search")).check
+        assert "1 plan tried before exceeded" in check.with_check(graph, ChosenPlan(second, "a search")).check
 
 
 def test_pytorchs_one_liners_are_checked_where_a_better_plan_is_refused() -> None:

@@ -76,7 +76,7 @@ def saves_all(graph: Graph) -> Plan:
 def legal_states(graph: Graph) -> list[State]:
     """Every legal choice of a small graph, by trying every set of values to save."""
     space, found = Space(graph), dict[Choice, State]()
-    open_ = np.flatnonzero(space.saveable & ~space.stuck).tolist()
+    open_ = np.flatnonzero(space.saveable & ~space.not_recomputable).tolist()
     for chosen in itertools.product((False, True), repeat=len(open_)):
         wanted = np.zeros(len(graph), np.bool_)
         wanted[[v for v, on in zip(open_, chosen, strict=True) if on]] = True
@@ -479,7 +479,7 @@ def test_a_device_times_the_starts_and_what_was_found() -> None:
         *(({"starts": it}, InvalidOption, r"starts must be a list of remat\.Plan") for it in (Plan((), ()), None, 3)),
         *(({"objective": it}, InvalidOption, "must be one of traffic, time, peak") for it in ("memory", ["traffic"])),
         ({"oracle": "gpu"}, InvalidOption, "oracle must be one of model, inductor, device"),
-        ({"extra_bytes": -1}, InvalidOption, "extra_bytes must be a whole number of bytes, not negative, got -1"),
+        ({"extra_bytes": -1}, InvalidOption, "extra_bytes must be a whole number of at least 0, got -1"),
         ({"time_limit_s": 0}, InvalidOption, "time_limit_s must be a positive number"),
         ({"progress": 3}, InvalidOption, "progress must be a function"),
         ({"seed": -1}, InvalidOption, "seed must be a whole number"),

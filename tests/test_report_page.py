@@ -17,7 +17,7 @@ from examples import chain, cosines
 
 import remat
 from remat.errors import InvalidOption, RematError
-from remat.improve.reference_plans import EAGER, PYTORCH
+from remat.improve.frontier import EAGER, PYTORCH
 from remat.views.report_page import Page
 
 EVIL = "</table><script>alert(1)</script>&\"'"

@@ -24,7 +24,7 @@ from remat.errors import CannotRebuild, UnknownName
 from remat.plugin import Bans
 from remat.pytorch import capture_all
 from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
-from remat.pytorch.inductor.traffic_count import InductorKernel, counted
+from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels
 
 
 def case(name: str) -> Callable[[], workloads.Sample]:
@@ -81,7 +81,7 @@ def test_counting_ahead_equals_a_real_compilation() -> None:
     plan = plan_of(remat.capture(model, *args), Dice(3))
     ahead = inductor_kernels(model, *args, plans=plan)
     torch.compiler.reset()
-    with counted() as compiled:
+    with counting_kernels() as compiled:
         remat.compile(model, plan=plan)(*args).sum().backward()
     assert ahead == compiled
 

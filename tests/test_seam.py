@@ -28,7 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import remat
 from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import counted
+from remat.pytorch.inductor.traffic_count import counting_kernels
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.seam import thread_patch, torch_settings
 from remat.pytorch.seam.internals import USED, internals
@@ -103,7 +103,7 @@ class Interrupted(Exception):
 
 
 EXCHANGES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "the kernels of a compilation": counted,
+    "the kernels of a compilation": counting_kernels,
     "kernels instead of code": partial(visited, print),
 }
 SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
@@ -158,7 +158,7 @@ def test_a_kernel_outlives_a_block_in_which_no_graph_is_cached(tmp_path: Path, m
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     for _ in range(2):
         torch.compiler.reset()
-        with counted() as kernels, torch.no_grad():
+        with counting_kernels() as kernels, torch.no_grad():
             torch.compile(lambda x: (x * 0.271828).sin())(torch.ones(64))  # no other test's kernel, loaded already
         assert kernels, "compiled anew"
     assert len({path.name for path in tmp_path.rglob("*.so")}) == len(list(tmp_path.rglob("*.so"))) > 0
@@ -379,7 +379,7 @@ def test_kernels_of_another_threads_compilation_are_not_counted() -> None:
     def compiled() -> Tensor:
         return torch.compile(square)(torch.full((4,), 3.0))
 
-    with counted() as kernels, visited(kernels.append):
+    with counting_kernels() as kernels, visited(kernels.append):
         assert in_another_thread(compiled).tolist() == [10.0] * 4
     assert kernels == []
 

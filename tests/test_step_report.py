@@ -23,7 +23,7 @@ from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
-from remat.pytorch.run.report import Report, log_what_is_asked_for
+from remat.pytorch.run.report import Report, log_plans_if_asked
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.words import human_bytes
@@ -163,7 +163,7 @@ def test_the_log_is_quiet_unless_it_is_asked_for(capfd: pytest.CaptureFixture[st
     for printed, expected in ((quiet, []), (ran.stderr, ["remat: planning a graph", "remat: a graph"])):
         assert [line.partition(" of ")[0] for line in printed.splitlines() if line.startswith("remat: ")] == expected
     with pytest.warns(UserWarning, match=r'REMAT_LOG must be "plans", or not set, got \'plan\': nothing is logged'):
-        log_what_is_asked_for("plan")
+        log_plans_if_asked("plan")
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def compared(
     """Trains with and without a compiler; the ranks would choose differently."""
     mode: Any = "aggressive" if dist.get_rank() == 0 else "conservative"
     plans: list[tuple[int, int]] = []
-    agreed = ranks.agreed
+    agreed = ranks.agreed_plan
 
     def watched(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
         plan = agreed(mine, graph)
@@ -172,7 +172,7 @@ def compared(
     def compile(model: Any) -> Any:
         return remat.compile(model, cost_model=ByteTraffic(mode=mode), codegen=codegen)
 
-    with patch.object(ranks, "agreed", watched):
+    with patch.object(ranks, "agreed_plan", watched):
         ours = train(blocks, width, wrap, compile, **options)
     theirs = train(blocks, width, wrap, lambda model: model, **options)
     error = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(ours, theirs, strict=True))

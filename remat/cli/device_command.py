@@ -41,9 +41,9 @@ def device(
     if find_spec("torch") is None:
         raise NotInstalled("remat device needs torch to measure: pip install 'remat[torch]'")
     from remat.pytorch.measure.ceilings import measure_device
-    from remat.pytorch.measure.timing import device_of
+    from remat.pytorch.measure.timing import timed_device
 
-    file = output or measured_file(device_of(kind).type)
+    file = output or measured_file(timed_device(kind).type)
     with waiting("measuring"):
         measured = measure_device(kind)
     file.parent.mkdir(parents=True, exist_ok=True)

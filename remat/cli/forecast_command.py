@@ -53,7 +53,7 @@ def forecast(
     if largest_batch and memory is not None:
         return _largest_batch(build, memory, optimizer, next(iter(models), None), options)
     model, args, kwargs = build()
-    searches = any(one.limits_peak or one.saved_limits for one in models)
+    searches = any(one.limits_memory for one in models)
     with waiting("forecasting", ends_early=searches):
         training = remat.forecast(model, *args, cost_models=models, **options, **kwargs)
     fitting = None if memory is None else training.fitting(memory)

@@ -67,8 +67,7 @@ def solve(
     start = time.perf_counter()
     problem = model.pose_without_peak(values)
     pose_time_s = time.perf_counter() - start
-    budget = model.limits_peak or bool(model.saved_limits)  # a minimum cut has no best so far
-    with waiting("solving", ends_early=budget) as say:
+    with waiting("solving", ends_early=model.limits_memory) as say:  # a minimum cut has no best so far
         solution = remat.choose(
             values,
             model,

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from remat.errors import CaptureError, InvalidOption, RematError
+from remat.facts.columns import is_whole
+from remat.words import parse_bytes
 
 _T = TypeVar("_T")
 
@@ -34,6 +36,25 @@ def checked_flag(label: str, flag: object) -> bool:
     if not isinstance(flag, bool):
         raise InvalidOption(f"{label} must be True or False, got {flag!r}")
     return flag
+
+
+def checked_number(label: str, number: Any, least: int = 0) -> int:
+    """Returns a whole number as an `int`; raises an `InvalidOption` that begins with `label` if it is below `least`."""
+    if not is_whole(number) or number < least:
+        raise InvalidOption(f"{label} must be a whole number of at least {least}, got {number!r}")
+    return int(number)
+
+
+def checked_bytes(label: str, amount: Any) -> int:
+    """Returns an amount of memory in bytes: a whole number, or a size such as "80GB".
+
+    Raises an `InvalidOption` that begins with `label` for anything else.
+    """
+    if isinstance(amount, str):
+        return parse_bytes(amount, label)
+    if not is_whole(amount) or amount < 0:
+        raise InvalidOption(f'{label} must be a whole number of bytes, or a size such as "80GB", got {amount!r}')
+    return int(amount)
 
 
 def model_and_arguments(label: str, answer: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Reads the budgets of saved bytes that users write: a number, a size such as "8GB", a share, or a count of budgets.
 
-A share is a part of what PyTorch's default plan saves. A graph tells that without PyTorch: PyTorch's default is a
-minimum cut at its own prices, and `remat.answer.registry.DEFAULT_STEP_MODEL` has the same prices. On all 41 graphs of
-the corpus about which PyTorch's own partitioner (2.13) can be asked, both save exactly as many bytes.
+A share is a part of what PyTorch's default plan saves. That plan is found without PyTorch: it is a minimum cut at
+PyTorch's prices, which `remat.answer.registry.DEFAULT_STEP_MODEL` has. On all 41 graphs of the corpus for which
+PyTorch's own partitioner (2.13) can be called, both plans save exactly as many bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidProblem
+from remat.facts.argument_checks import checked_bytes
 from remat.facts.columns import is_whole
 from remat.facts.graph import Graph
 from remat.problem.feasibility import check_feasible, forced_values
@@ -30,27 +31,14 @@ from remat.words import parse_bytes, parse_share
 _FEWEST = 1024
 
 
-def read_budget(budget: int | str) -> int:
-    """Reads one budget: a number of bytes, or a size such as "8GB".
-
-    Raises:
-        InvalidOption: it is neither, or it is negative.
-    """
-    if isinstance(budget, str):
-        return parse_bytes(budget, "budget")
-    if not is_whole(budget) or budget < 0:
-        raise InvalidOption(f'a budget must be a non-negative number of bytes or a size such as "8GB", got {budget!r}')
-    return int(budget)
-
-
 def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
-    """Reads the budgets of a search: a count, which is returned as it is, or a list of bytes and sizes.
+    """Reads the budgets of a search: a list of bytes and sizes, or how many budgets, which is returned as it is.
 
     Raises:
         InvalidOption: it is neither, or one of the list is no budget.
     """
     if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-        return [read_budget(budget) for budget in budgets]
+        return [checked_bytes("a budget", budget) for budget in budgets]
     if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
         raise InvalidOption(f'budgets must be a number of budgets, or a list such as [1024, "8GB"], got {budgets!r}')
     return int(budgets)

@@ -1,4 +1,4 @@
-"""Computes the peak of calls that are alive at the same time, from what a plan of each of their graphs takes."""
+"""Computes the peak of calls that are alive at the same time, from the memory that each graph takes under its plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class CallSequence:
     """Describes calls of compiled graphs whose saved values are alive at the same time.
 
     Attributes:
-        order: for each call, in the order of beginning, the position of its graph among the subproblems.
-        in_reverse: each call ends before those that began earlier; if False, they may end in any order.
-        shared: storages that calls return, and take from each other or from code between the graphs: the bytes of each,
-            and the calls' positions, with the name that it has there.
+        order: for each call, in the order in which the calls begin, the position of its graph among the subproblems.
+        in_reverse: whether the calls end in the opposite order; if False, they may end in any order.
+        shared: storages that several calls use, or that code between the graphs computes: the bytes of each, and the
+            positions of the calls that return or read it, with its name in their graphs.
     """
 
     order: tuple[int, ...]
@@ -30,39 +30,39 @@ class CallSequence:
 
 @dataclass(frozen=True)
 class GraphMemory:
-    """Holds what one plan of a graph takes, in bytes.
+    """Holds the memory that a graph takes under one plan, in bytes.
 
     Attributes:
         forward, backward: the most that are alive in each pass.
-        between: what waits for the backward pass: what is saved, and outputs that somebody holds.
-        gradients: what the backward pass leaves, without the gradients that it hands to earlier graphs.
-        held: the names of the storages that wait.
+        between_passes: what is alive between the passes: saved values, and outputs that the caller keeps.
+        gradients: the results of the backward pass, without the gradients of what earlier graphs computed.
+        held_storages: the names of the storages that are alive between the passes.
     """
 
     forward: int
     backward: int
-    between: int
+    between_passes: int
     gradients: int
-    held: frozenset[str]
+    held_storages: frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Crossing:
-    """Describes a storage that a call returns or takes; with each call is the name that the storage has there."""
+    """Describes a storage that one call returns and others read, each with the name of the storage in its graph."""
 
     size: int
-    made: tuple[int, str] | None  # None if code between the graphs made it
+    producer: tuple[int, str] | None  # None if code between the graphs made it
     takers: Sequence[tuple[int, str]]
     needs_gradient: bool
 
     @property
     def begin(self) -> int:
-        """Returns the first call in whose forward pass it is alive beside what that call makes."""
-        return self.takers[0][0] if self.made is None else self.made[0] + 1
+        """Returns the first call whose forward pass runs while the storage exists already."""
+        return self.takers[0][0] if self.producer is None else self.producer[0] + 1
 
 
 class CallsInOrder:
-    """Computes the peak of one sequence of calls, whatever the plans of their graphs are."""
+    """Computes the peak of one sequence of calls for any plans of their graphs."""
 
     def __init__(self, parts: Sequence[Subproblem], calls: CallSequence) -> None:
         self._parts, self._calls = parts, calls
@@ -72,7 +72,7 @@ class CallsInOrder:
     def peak(self, memories: Sequence[GraphMemory], *, is_bound: bool) -> int:
         """Returns the peak in bytes; arguments are those of `JointPeak.at`."""
         calls, in_reverse = [memories[graph] for graph in self._calls.order], self._calls.in_reverse
-        between, gradients = np.array([(one.between, one.gradients) for one in calls], np.int64).T
+        between, gradients = np.array([(one.between_passes, one.gradients) for one in calls], np.int64).T
         if in_reverse:
             beside, later = between.cumsum() - between, gradients.sum() - gradients.cumsum()
         else:  # each other call waits, or is over
@@ -81,9 +81,9 @@ class CallsInOrder:
         forward = beside + [one.forward for one in calls]
         backward = beside + later + self._handed_back + [one.backward for one in calls]
         for crossing in () if is_bound else self._crossings:
-            if crossing.made is not None and crossing.made[1] in calls[crossing.made[0]].held:
+            if crossing.producer is not None and crossing.producer[1] in calls[crossing.producer[0]].held_storages:
                 continue  # the call that returned it counts it
-            waiting = [call for call, name in crossing.takers if name in calls[call].held]
+            waiting = [call for call, name in crossing.takers if name in calls[call].held_storages]
             forward[crossing.begin if in_reverse else 0 :] += crossing.size
             if waiting:
                 backward[min(waiting) if in_reverse else 0 :] += crossing.size
@@ -102,21 +102,23 @@ class CallsInOrder:
                 made = call, name
         return _Crossing(size, made, sorted(takers), needs_gradient)
 
-    # The peak of the call's backward pass has the gradient in it, as long as it is alive.
+    # Whether the peak of the call's own backward pass includes the gradient of one of its results.
     def _counts_gradient(self, call: int, name: str) -> bool:
         part = self._parts[self._calls.order[call]]
         if name not in part.gradients or not records_calls(part.graph):
             return False
-        return bool((part.graph.producers == part.graph.index[part.gradients[name]]).any())  # else it is handed on
+        return bool(
+            (part.graph.producers == part.graph.index[part.gradients[name]]).any()
+        )  # otherwise the gradient goes to an earlier graph
 
-    # While a call runs backward, the gradients are alive that later calls handed to it, or to calls before it.
+    # Gradients that later calls have computed for this call, or for earlier ones, are alive in its backward pass.
     def _handed_back_bytes(self) -> IntArray:
         handed = np.zeros(len(self._calls.order), np.int64)
         for crossing in self._crossings:
             if crossing.takers and crossing.needs_gradient:
                 first = max(crossing.begin - 1, 0)
                 last = crossing.takers[-1][0] if self._calls.in_reverse else first + 1
-                is_counted = crossing.made is not None and self._counts_gradient(*crossing.made)
+                is_counted = crossing.producer is not None and self._counts_gradient(*crossing.producer)
                 handed[first + is_counted : last] += crossing.size
         for call, graph in enumerate(self._calls.order):  # until it is over, `backward` holds the gradient of the loss
             handed[0 if self._calls.in_reverse else call : call + 1] += _loss_gradient_bytes(self._parts[graph])

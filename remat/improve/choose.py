@@ -1,4 +1,4 @@
-"""Implements `remat.choose`, which takes a graph and a cost model to a checked plan."""
+"""Implements `remat.choose`, which finds a checked plan for a graph under a cost model."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def search(
     throw: bool = True,
     progress: Progress | None = None,
 ) -> Solution:
-    """Chooses the search that the budget of a cost model needs, and finds a plan by it; nothing else makes this choice.
+    """Finds a plan by the search that the budget of a cost model needs. No other function chooses between the searches.
 
     Args:
         problem: the problem of the graph under the cost model, without a limit on peak memory.

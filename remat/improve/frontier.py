@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
+from remat.answer.plan_facts import no_recompute_plan
 from remat.answer.registry import (
     DEFAULT_BUDGET_MODEL,
     DEFAULT_ESTIMATOR,
@@ -22,13 +23,13 @@ from remat.answer.registry import (
     find_solver,
 )
 from remat.answer.solver import Solver
-from remat.errors import InvalidOption
+from remat.errors import InvalidOption, InvalidPlan
+from remat.facts.argument_checks import checked_bytes
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_saved_bytes, evenly_spaced, read_budget, read_budgets
+from remat.improve.byte_budgets import default_plan, default_saved_bytes, evenly_spaced, read_budgets
 from remat.improve.offload_search import fit_offload
 from remat.improve.point import Point
 from remat.improve.progress import Progress, check_progress, is_over
-from remat.improve.reference_plans import reference_plans
 from remat.predict.offloading import StepClock, simulated
 from remat.predict.time import DeviceProfile
 from remat.problem.constraints import base_problem
@@ -43,6 +44,9 @@ from remat.proof.solve import solve
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
     from matplotlib.figure import Figure
+
+PYTORCH = "PyTorch's default"
+EAGER = "nothing runs twice (eager)"
 
 # With a host, plans are searched at so many budgets, from the fewest bytes to what PyTorch's default plan saves.
 _BUDGETS = 8
@@ -88,7 +92,7 @@ class Frontier:
         Args:
             budget_bytes: bytes, or a size such as "8GB".
         """
-        limit = read_budget(budget_bytes)
+        limit = checked_bytes("budget_bytes", budget_bytes)
         if self.clock is not None:
             is_infeasible = self.points[0].saved_bytes > limit
             return None if is_infeasible else max((p.bound for p in self.points if p.budget_bytes >= limit), default=0)
@@ -105,7 +109,7 @@ class Frontier:
         Raises:
             InvalidOption: no plan saves so little.
         """
-        limit = read_budget(budget_bytes)
+        limit = checked_bytes("budget_bytes", budget_bytes)
         fitting = [point for point in self.points if point.saved_bytes <= limit]
         if not fitting:
             raise InvalidOption(
@@ -118,11 +122,15 @@ class Frontier:
     def references(self) -> tuple[Point, ...]:
         """Returns PyTorch's default plan, and the plan that runs nothing twice; `Point.solver` says which is which.
 
-        There are none without a graph. A cost includes what the backward pass alone computes.
+        There are none without a graph. A plan that is not legal is left out: what it would save cannot be saved, or the
+        user's demands forbid it. A cost includes what the backward pass alone computes.
         """
-        plans = reference_plans(self.graph) if self.graph is not None else {}
+        if self.graph is None:
+            return ()
         points: list[Point] = []
-        for name, plan in plans.items():
+        for name, plan in ((PYTORCH, default_plan(self.graph)), (EAGER, no_recompute_plan(self.graph))):
+            if plan is None or not _is_legal(self.graph, plan):
+                continue
             saved_bytes, cost = self.price(plan)
             # A plan that breaks a ban of the cost model may cost less than the bound.
             bound = min(self.bound(saved_bytes) or 0, cost)
@@ -268,6 +276,14 @@ class Frontier:
             f"<Frontier: {len(self.points)} plans ({len(self.vertices)} vertices), from {first.saved_bytes} bytes at "
             f"{first.cost} {self.unit} to {last.saved_bytes} bytes at {last.cost} {self.unit}>"
         )
+
+
+def _is_legal(graph: Graph, plan: Plan) -> bool:
+    try:
+        check_plan(base_problem(graph), plan)
+    except InvalidPlan:
+        return False
+    return True
 
 
 def frontier(

@@ -70,8 +70,7 @@ def draw(
     axes.yaxis.set_major_formatter(lambda value, _: human_price(int(value), unit))
     axes.grid(alpha=0.3)
     axes.legend()
-    if path is not None:
-        write(figure, path)
+    write(figure, path)
     return figure
 
 

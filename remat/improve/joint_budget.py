@@ -87,13 +87,15 @@ def solve_jointly(
     in_bytes = any(isinstance(limit, int) for limit in cost_model.saved_limits)
     solution = _counted_once(replace(union, budget_bytes=budget), solver, shared if in_bytes else ())
     assert solution.plan is not None  # solve() raises where there is none
-    plans = [own.plan(part.problem) for part, own in split(parts, Choice.from_plan(union, solution.plan))]
+    plans = [own.plan(part.problem) for part, own in split_choice(parts, Choice.from_plan(union, solution.plan))]
     edge = None if budget is None else Hull(union, flow_solver()).edge_at(budget)
     return plans, BY_COST if edge is None else edge.certificate.multipliers, solution.gap
 
 
-# "Paid once, whoever saves it" is not submodular beside the choice to recompute, so no minimum cut. One that saved a
-# storage in the round before pays for it: never more than is held, so bounds hold. What exceeds the budget is left out.
+# A storage should cost its bytes once, however many graphs save it. Together with the choice to recompute, such a price
+# is not submodular, so no minimum cut can have it. Instead, only one of the graphs that saved a storage in the round
+# before pays for it. A plan never pays for more than it holds, so the bounds hold. Plans that exceed the budget do not
+# count.
 def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[SharedStorage]) -> Solution:
     index = {name: i for i, name in enumerate(union.names)}
     storages = [(size, [index.get(f"{name} of graph {i + 1}", -1) for i, name in uses]) for size, uses in shared]
@@ -115,7 +117,7 @@ def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
-    """Poses one problem for all subproblems, without a budget; each value costs as often as its graph is called."""
+    """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
     costs: dict[str, Any] = {
@@ -150,8 +152,8 @@ def _joined(bans: Sequence[Bans]) -> Bans:
     return Bans.of(starts[-1], reasons)
 
 
-def split(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subproblem, Choice]]:
-    """Yields each subproblem with its own part of a choice for the problem of `union_problem`."""
+def split_choice(parts: Sequence[Subproblem], choice: Choice) -> Iterator[tuple[Subproblem, Choice]]:
+    """Yields each subproblem, with its part of a choice for the problem of `union_problem`."""
     start = 0
     for part in parts:
         end = start + len(part.problem)

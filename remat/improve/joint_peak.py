@@ -1,4 +1,4 @@
-"""Finds plans for the graphs of a run whose memory keeps one limit at each moment.
+"""Finds plans for several graphs of a run, so that their memory together keeps one limit at each moment.
 
 Usually the call that began last ends first. While a call runs, the earlier ones hold what they saved. The later ones
 have not begun yet, or they are over, and have left their gradients. So graphs that need their most memory at different
@@ -73,16 +73,16 @@ class JointPeak:
         return self.at(tuple(self.memory(i, choice) for i, choice in enumerate(choices)))
 
     def at(self, memories: Sequence[GraphMemory], *, is_bound: bool = False) -> int:
-        """Returns the peak in bytes, given what a plan of each graph takes.
+        """Returns the peak in bytes, from the memory that each graph takes under its plan.
 
         Args:
             memories: one for each graph.
-            is_bound: leaves out what calls take from each other, which a lower bound cannot know.
+            is_bound: whether to leave out storages that several calls use, so that the result is a lower bound.
         """
         return max(calls.peak(memories, is_bound=is_bound) for calls in self._in_order)
 
     def memory(self, part: int, choice: Choice) -> GraphMemory:
-        """Predicts what a choice for one of the graphs takes."""
+        """Predicts the memory that one of the graphs takes under a choice."""
         known = self._memories[part]
         if choice.key not in known:
             known[choice.key] = self._predicted(part, choice)
@@ -103,7 +103,7 @@ class JointPeak:
         returned: list[int] = graph.base[graph.output & ~graph.input[graph.base]].tolist()
         results = {graph.names[owner] for owner in returned}
         gradients = int(line.by_why["gradient"][-1]) if len(line) else 0
-        # Of activations, too, unless they are in the memory of what the pass was handed.
+        # Gradients of activations count, too, unless they are in the memory of the incoming gradients.
         of_parameters = min(gradients, int(graph.bytes[graph.parameter].sum()))
         return GraphMemory(
             line.forward_peak_bytes,
@@ -113,7 +113,7 @@ class JointPeak:
             frozenset(graph.names[owner] for owner in waiting) | (results - part.dropped),
         )
 
-    def measured(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
+    def checked_peak(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
         """Measures the peak in bytes by `peak_search.measuring_with`; returns None if it cannot be measured."""
         if (measure := measuring.get()) is None:
             return None
@@ -122,7 +122,7 @@ class JointPeak:
             measured = measure(part.graph, choice.plan(part.problem), limit_bytes)
             if measured is None:
                 return None
-            # In which pass the peak was measured, nobody knows.
+            # In which pass the measured peak occurs is unknown.
             more = max(measured - memory_of(part.graph).peak(part.graph.for_all_values(choice.saved)), 0)
             memory = self.memory(i, choice)
             memories.append(replace(memory, forward=memory.forward + more, backward=memory.backward + more))
@@ -145,9 +145,9 @@ class JointPlan:
 
 
 class JointPlans:
-    """Holds candidates for each graph of a run, and finds the best ones to take together.
+    """Holds candidates for each graph of a run, and finds the best combination of them: see `peak_search.Plans`.
 
-    They are ranked by the time of the step; by their cost, where no device is known to time kernels on.
+    Candidates are ranked by the time of the step, or by their cost if no device is known.
 
     Args:
         peak: predicts the joint peak.
@@ -170,13 +170,11 @@ class JointPlans:
 
     @cached_property
     def smallest(self) -> JointPlan:
-        """Returns the joint plan with the smallest peak found."""
         starts = [[min(pool, key=key) for pool in self.pools] for key in (_waiting_bytes, _own_peak)]
         smallest = min((self._joint(self._descended(start)) for start in starts), key=lambda plan: plan.peak_bytes)
         return self._search(smallest.peak_bytes - 1, least_peak=True) or smallest
 
     def within(self, limit_bytes: int) -> JointPlan | None:
-        """Returns the best joint plan found with a peak of at most `limit_bytes`; None if there is none."""
         if limit_bytes not in self._within:
             plan = self._search(limit_bytes)
             if plan is None and self.smallest.peak_bytes <= limit_bytes:
@@ -185,7 +183,6 @@ class JointPlans:
         return self._within[limit_bytes]
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[JointPlan]) -> JointPlan | None:
-        """Returns the best joint plan within a tighter limit."""
         del limit_bytes, tried
         return self.within(tighter_bytes)
 
@@ -195,7 +192,7 @@ class JointPlans:
     def _peak_of(self, candidates: Sequence[_Candidate]) -> int:
         return self._peak.at([one.memory for one in candidates])
 
-    # Exchanges one candidate after the other, as long as the peak falls.
+    # Replaces the candidate of one graph after the other, as long as the peak falls.
     def _descended(self, candidates: list[_Candidate]) -> list[_Candidate]:
         peak_bytes = self._peak_of(candidates)
         while True:
@@ -207,7 +204,7 @@ class JointPlans:
             peak_bytes = self._peak_of(candidates)
 
     def _search(self, limit_bytes: int, *, least_peak: bool = False) -> JointPlan | None:
-        """Finds the best plan within a limit by branch and bound; or that with the smallest peak."""
+        """Finds the best joint plan within a limit, or the one with the smallest peak, by branch and bound."""
         best, best_rank, nodes = None, math.inf, 0
 
         def extend(chosen: list[_Candidate], rank: float) -> None:
@@ -235,7 +232,7 @@ class JointPlans:
 
 
 def _waiting_bytes(candidate: _Candidate) -> int:
-    return candidate.memory.between
+    return candidate.memory.between_passes
 
 
 def _own_peak(candidate: _Candidate) -> int:
@@ -243,8 +240,11 @@ def _own_peak(candidate: _Candidate) -> int:
 
 
 def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float]]:
-    """Lists plans of one graph, each with its rank, while the others save the least; the first costs least."""
-    part, memories = peak.parts[i], [peak.memory(j, other.least) for j, other in enumerate(peak.parts)]
+    """Lists plans of one graph, each with its rank, while the other graphs save as little as possible.
+
+    The first plan costs least.
+    """
+    part, memories = peak.parts[i], [peak.memory(j, other.smallest_choice) for j, other in enumerate(peak.parts)]
     simulated = PeakPlans(part.graph, replace(part.problem, budget_bytes=None), solver)
     if not records_calls(part.graph):
         return [(plan.choice, plan.cost) for plan in (simulated.cheapest, *simulated.front)]
@@ -260,10 +260,10 @@ def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float
 
 
 def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Candidate]:
-    """Yields the candidates that no other one beats; those that hold other shared storages are not compared."""
+    """Yields the candidates that no other candidate beats, among those that hold the same shared storages."""
     kinds: dict[frozenset[str], list[_Candidate]] = {}
     for one in pool:
-        kinds.setdefault(one.memory.held & crossing, []).append(one)
+        kinds.setdefault(one.memory.held_storages & crossing, []).append(one)
     for alike in kinds.values():
         different = {(*_bytes(one.memory), one.rank): one for one in alike}
         figures = np.array([*different])
@@ -273,7 +273,7 @@ def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Ca
 
 
 def _bytes(memory: GraphMemory) -> tuple[int, int, int, int]:
-    return memory.forward, memory.backward, memory.between, memory.gradients
+    return memory.forward, memory.backward, memory.between_passes, memory.gradients
 
 
 def _least(memories: Sequence[GraphMemory]) -> GraphMemory:
@@ -306,7 +306,7 @@ def fit_joint_peak(
     limit = tightest_limit(limits, plans, 0)
 
     def measured(plan: JointPlan) -> int | None:
-        return peak.measured(plan.choices, limit)
+        return peak.checked_peak(plan.choices, limit)
 
     taken, plan = checked_plan(plans, measured, limit, limits)
     graphs = "1 graph" if len(parts) == 1 else f"{len(parts)} graphs that are alive at the same time"

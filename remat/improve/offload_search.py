@@ -64,7 +64,7 @@ _Mixture: TypeAlias = tuple[tuple[float, Choice], ...]
 
 @dataclass(frozen=True, eq=False)
 class _Reach:
-    """Holds the positions in the graph between which the backward pass needs each value, whatever the plan.
+    """Holds for each value the positions in the graph between which the backward pass needs it, under every plan.
 
     Attributes:
         earliest: (n,) the backward pass recomputes the value here or later.
@@ -126,7 +126,7 @@ class Delays:
         return replace(self, out=out, back=back)
 
     @property
-    def counted(self) -> tuple[BoolArray, BoolArray, BoolArray]:
+    def counted_values(self) -> tuple[BoolArray, BoolArray, BoolArray]:
         """Returns masks of what each time counts: (r, n) copies out, (s, n) copies in, and (s, n) recomputed values."""
         out = self.clock.written_ns >= self.out[:, None]
         return out, self.reach.latest <= self.back[:, None], self.reach.earliest > self.back[:, None]
@@ -139,7 +139,7 @@ class Delays:
 
     def of_plan(self, recomputed: BoolArray, offloaded: BoolArray) -> tuple[IntArray, IntArray]:
         """Returns (r,) and (s,): lower bounds in nanoseconds on the forward and backward pass of a plan."""
-        out, back, recomputes = self.counted
+        out, back, recomputes = self.counted_values
         copy_ns, recompute_ns = self.clock.copy_ns[offloaded], self.clock.again_ns[recomputed]
         forward_ns, backward_ns = self.always_ns
         return (
@@ -156,7 +156,7 @@ class Delays:
         """
         offload, plannable = problem.offload, self.clock.graph.plannable
         assert offload is not None
-        out, back, recomputes = self.counted
+        out, back, recomputes = self.counted_values
         copies = (shares[0] @ out + shares[1] @ back) * self.clock.copy_ns
         prices = replace(
             problem,
@@ -245,7 +245,7 @@ class _Search:
         self.mixtures.append(((1.0, choice),))
 
     def round(self) -> bool:
-        """Plays one round, and says if the bound is close to the value of the game."""
+        """Plays one round, and returns whether the bound is close to the value of the game."""
         shares, value_ns = self._worst_average()
         prices, always_ns = self.delays.priced(self.problem, shares)
         weight, certificate, mixture = _at_budgets(prices)

@@ -1,7 +1,7 @@
-"""Warns where a budget of saved memory makes the peak higher, since recomputed values are alive for a while, too.
+"""Warns if a budget of saved memory raises the peak, because recomputed values are alive for a while, too.
 
 At a tenth of what PyTorch's default plan saves, the predicted peak of the VGG-16 in the corpus rises from 3.0 to 3.6
-GiB. The plan keeps the budget of saved memory, but whoever wants less memory in all should know.
+GiB. The plan keeps the budget of saved memory, but a user who needs less memory in total should know this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.improve.byte_budgets import default_plan, evenly_spaced
-from remat.improve.joint_budget import split, union_problem
+from remat.improve.joint_budget import split_choice, union_problem
 from remat.improve.joint_peak import JointPeak
 from remat.improve.subproblem import Subproblem
 from remat.proof.budget import flow_solver
@@ -51,7 +51,7 @@ def peak_rise(parts: Sequence[Subproblem], choices: Sequence[Choice], solver: st
     hull = Hull(without_host, flow_solver())
 
     def fits(choice: Choice) -> bool:
-        return peaks.of([part_choice for _, part_choice in split(parts, choice)]) <= default_peak
+        return peaks.of([part_choice for _, part_choice in split_choice(parts, choice)]) <= default_peak
 
     vertices = [hull.smallest, *(edge.right for edge in hull.edges())]
     vertex, other_bytes = _first(vertices, lambda one: fits(one.choice)), None

@@ -1,4 +1,4 @@
-"""Says how a search reports its progress, and how a caller ends it: by a time limit, or by Ctrl-C."""
+"""Defines how a search reports its progress, and how it ends early: by a time limit, or by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remat.answer.solver import Feature, Solver
 from remat.errors import InvalidOption
 
 Progress = Callable[[int, tuple[int, ...]], None]
-"""A function that is called with the number of plans looked at so far, and a score; each search says which score."""
+"""A function that is called with the number of plans so far, and with a score, which each search documents."""
 
 _interrupted = threading.Event()
 
@@ -22,7 +22,7 @@ _deadline_s: ContextVar[float | None] = ContextVar("deadline_s", default=None)
 
 
 class OutOfTime(Exception):
-    """Ends a search that would look at one more plan, though it is over; what was found so far is kept elsewhere."""
+    """Ends a search that has no time for another plan; the caller has the plans that were found before."""
 
 
 def check_progress(progress: object) -> None:
@@ -53,7 +53,7 @@ def go_on() -> None:
 
 @contextmanager
 def ending_within(time_limit_s: float | None) -> Generator[None]:
-    """Has all searches in a block, together, end with the best so far once the time is up; None for no limit."""
+    """Makes all searches in a block end together after a time, each with its best plan so far; None sets no limit."""
     before = _deadline_s.get()
     ends = [
         one for one in (before, None if time_limit_s is None else time.monotonic() + time_limit_s) if one is not None
@@ -83,7 +83,7 @@ def ended_early() -> Termination:
 
 
 def end_at_ctrl_c() -> None:
-    """Has Ctrl-C end the searches of this process with the best so far, for good: a process that works for another."""
+    """Makes Ctrl-C end all searches of this process with their best plans so far, in a process of a pool."""
 
     def end(*_: object) -> None:
         _interrupted.set()
@@ -93,7 +93,7 @@ def end_at_ctrl_c() -> None:
 
 @contextmanager
 def ending_at_ctrl_c() -> Generator[Callable[[], bool]]:
-    """Lets the first Ctrl-C end the searches in a block, which then return the best plan so far.
+    """Makes the first Ctrl-C end the searches in a block, which then return their best plans so far.
 
     Yields a function that says if Ctrl-C was pressed. The second Ctrl-C raises KeyboardInterrupt, as usual; outside the
     main thread, where Python allows no signal handler, the first one does.

@@ -1,4 +1,4 @@
-"""States, as problems, what every plan must recompute whose compiled step keeps a limit of memory.
+"""Poses relaxations: problems of what every plan must recompute if its compiled step keeps a limit of memory.
 
 At a moment of the backward pass some values are in memory in every plan: the arguments and results of a library call,
 or what a kernel reads and writes. The operators that depend on them run later. What those need of the forward pass is
@@ -43,16 +43,16 @@ _CALLS = 2
 
 @dataclass(frozen=True, eq=False)
 class ProgramPoint:
-    """Describes a moment of the backward pass: what is in memory there in every plan, and what runs later.
+    """Describes a moment of the backward pass: what is in memory then under every plan, and which operators run later.
 
     Attributes:
         bytes: the bytes in memory.
-        counted: (n,) values whose memory may be among these bytes.
+        may_be_counted: (n,) values whose memory may be among these bytes.
         later: (n,) operators of the backward pass that surely run later.
     """
 
     bytes: int
-    counted: BoolArray
+    may_be_counted: BoolArray
     later: BoolArray
 
 
@@ -69,7 +69,7 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
         read = moment.later[graph.consumers] & ~facts.tangents[graph.producers]
         needed = np.zeros(len(graph), np.bool_)
         needed[graph.producers[read]] = True
-        size = np.where(moment.counted[graph.base], 0, sizes)
+        size = np.where(moment.may_be_counted[graph.base], 0, sizes)
         recompute = np.where(graph.view | _is_op(graph, "aten.clone"), 0, graph.for_all_values(problem.recompute_cost))
         plannable = graph.plannable
         yield replace(

@@ -1,4 +1,4 @@
-"""Poses the problem of one graph of a run that shares a budget with other graphs."""
+"""Poses the problem of one graph that shares a budget with other graphs of a run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _BITS = 24
 
 @dataclass(frozen=True, eq=False)
 class Subproblem:
-    """Describes one graph of a run, and how many of its calls are alive at once.
+    """Describes one graph of a run, and what it shares with the other graphs.
 
     Attributes:
         graph: the joint graph.
         problem: its prices and bans, and the budget as it would be for this graph alone (see `subproblem_of`).
         times: the number of calls whose saved values are alive at the same time.
-        earlier: the names of its inputs that other graphs of the run computed, and that need gradients.
-        dropped: names of storages that it returns, and that nobody holds any more when its backward pass begins.
-        gradients: for storages that it returns, the names of the tangents that are free once its backward pass has read
-            them. Where torch does not free them, they wait for the end of this pass.
+        earlier: the names of inputs that other graphs of the run computed, and that need gradients.
+        dropped: the names of results whose storages are free when its backward pass begins.
+        gradients: for some results, the names of their tangents. These are freed as soon as its backward pass has read
+            them; torch keeps all other tangents until the pass ends.
     """
 
     graph: Graph
@@ -45,22 +45,20 @@ class Subproblem:
 
     @property
     def exchanged(self) -> Exchanged:
-        """Returns what other graphs take, and hand over."""
         return Exchanged(self.dropped, frozenset(self.gradients.values()))
 
     @property
     def earlier_bytes(self) -> int:
-        """Returns the size of the inputs that other graphs computed; so large are their gradients, too."""
+        """Returns the bytes of the inputs that other graphs computed; their gradients have the same size."""
         owners = {int(self.graph.base[self.graph.index[name]]) for name in self.earlier}
         return sum(int(self.graph.bytes[owner]) for owner in owners)
 
     @property
-    def least(self) -> Choice:
-        """Returns the choice that saves the fewest bytes."""
+    def smallest_choice(self) -> Choice:
         return least_bytes(self.problem).choice
 
-    def at(self, multipliers: Multipliers) -> Choice:
-        """Returns the choice that minimizes cost and bytes, weighted by these multipliers."""
+    def choice_at(self, multipliers: Multipliers) -> Choice:
+        """Returns the choice with the least sum of cost and bytes under these Lagrange multipliers."""
         return flow_solver().minimum_cut(self.problem, multipliers.coarser(_BITS)).choice
 
 
@@ -68,9 +66,8 @@ def subproblem_of(graph: Graph, cost_model: CostModel, earlier_values: Collectio
     """Poses the problem of one graph of a run.
 
     Args:
-        earlier_values: names of the inputs that other graphs of the run computed. Only because they are saved they are
-            alive, so that they count as saved bytes. Other inputs, such as parameters, are alive anyway and count
-            nothing.
+        earlier_values: the names of inputs that other graphs of the run computed. They are alive only if they are
+            saved, so they count as saved bytes. Other inputs, such as parameters, are always alive, and do not count.
     """
     problem = cost_model.pose_without_peak(graph)
     is_earlier = np.array([name in earlier_values for name in graph.names], np.bool_)

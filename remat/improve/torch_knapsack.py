@@ -1,4 +1,4 @@
-"""Finds the plans of PyTorch's `activation_memory_budget` from a graph alone, as torch 2.13 does by default.
+"""Finds the plans of PyTorch's `activation_memory_budget` from a graph, without PyTorch, as torch 2.13 does by default.
 
 A budget is a share of what its default plan saves. PyTorch lifts its rules one after the other until a minimum cut
 keeps the budget. If none does, a knapsack decides which of the values that may not be recomputed by any of these cuts
@@ -37,7 +37,7 @@ _PARTS = 10_000
 def torch_budget_plans(graph: Graph, budgets: Iterable[float] = TWENTIETHS) -> Iterator[tuple[float, BoolArray]]:
     """Yields the values that PyTorch saves at each budget, (n,), from the largest budget on; equal plans once.
 
-    Where the user's demands contradict PyTorch's rules, there are none.
+    It yields nothing if annotations of the user contradict PyTorch's rules.
     """
     with suppress(Infeasible, InvalidProblem):
         yield from _plans(graph, sorted(budgets, reverse=True))
@@ -88,10 +88,10 @@ class _Knapsack:
         self.taken = _table(self.weights, arithmetic[self.items], largest)
 
     def plan(self, budget: float) -> BoolArray:
-        room, recomputed = round(budget * _PARTS), np.zeros(len(self.problem), np.bool_)
+        capacity, recomputed = round(budget * _PARTS), np.zeros(len(self.problem), np.bool_)
         for i in reversed(range(len(self.items))):
-            if self.taken[i, room]:
-                room -= self.weights[i]
+            if self.taken[i, capacity]:
+                capacity -= self.weights[i]
             else:
                 recomputed[self.items[i]] = True
         bans = self.problem.cannot_recompute.without(recomputed)
@@ -99,7 +99,7 @@ class _Knapsack:
 
 
 def _table(weights: list[int], gains: IntArray, largest: float) -> NDArray[np.bool_]:
-    """Says for each item and each room if the item is taken there; one table answers all budgets."""
+    """Computes for each item and each capacity whether the item is taken; one table answers all budgets."""
     best = np.zeros(round(largest * _PARTS) + 1, np.float32)  # torch adds in single precision
     taken = np.zeros((len(weights), len(best)), np.bool_)
     for i, (weight, gain) in enumerate(zip(weights, gains.astype(np.float32), strict=True)):

@@ -18,10 +18,10 @@ import numpy as np
 
 from remat.answer.plan import Plan
 from remat.errors import Infeasible, InvalidOption
-from remat.facts.columns import is_whole
+from remat.facts.argument_checks import checked_bytes
 from remat.facts.graph import Graph
 from remat.predict.memory.timeline import Timeline
-from remat.words import human_bytes, parse_bytes
+from remat.words import human_bytes
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class PlanForecast:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Holds the memory of training outside the two passes of a graph, in bytes; it does not depend on the plan."""
+class FixedMemory:
+    """Holds the memory of training that does not depend on the plan of a graph, in bytes."""
 
     own_bytes: int  # parameters, buffers, inputs
     gradient_bytes: int  # results of the backward pass
@@ -76,7 +76,7 @@ class Surroundings:
     optimizer: OptimizerMemory
 
     @classmethod
-    def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> Surroundings:
+    def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> FixedMemory:
         """Computes the bytes of a graph's outputs, gradients and tangents."""
         returned = np.zeros((2, len(graph)), np.bool_)
         returned[0, graph.base[graph.gradient]] = True
@@ -108,15 +108,15 @@ class Surroundings:
             max(self.own_bytes + self.optimizer.state_bytes + passes, later),
         )
 
-    def room(self, memory_bytes: int) -> int:
-        """Returns how many bytes of a device's memory the two passes may take in any step."""
-        room = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
-        if max(self.outside_bytes) > memory_bytes or room < 0:
+    def available_for_passes(self, memory_bytes: int) -> int:
+        """Returns how many bytes of a device's memory the two passes may take in every step."""
+        available = memory_bytes - self.own_bytes - self.optimizer.state_bytes - self.tangent_bytes
+        if max(self.outside_bytes) > memory_bytes or available < 0:
             raise Infeasible(
                 f"training does not fit into {memory_bytes} bytes ({human_bytes(memory_bytes)}), whatever is "
                 f"recomputed: {self}. Raise the budget."
             )
-        return room
+        return available
 
     def __str__(self) -> str:
         held = {
@@ -163,7 +163,7 @@ class Forecast:
         Args:
             memory: bytes, or a size such as "80GB".
         """
-        most = read_memory(memory)
+        most = checked_bytes("memory", memory)
         return [forecast.name for forecast in self.plans if forecast.peak_bytes <= most]
 
     def __str__(self) -> str:
@@ -182,16 +182,3 @@ class Forecast:
             sizes = forecast.saved_bytes, forecast.passes_bytes, forecast.first_bytes, forecast.later_bytes
             lines.append(f"{forecast.name:{width}}  " + "  ".join(f"{human_bytes(size):>10}" for size in sizes))
         return "\n".join(lines)
-
-
-def read_memory(memory: object) -> int:
-    """Parses an amount of memory: a whole number of bytes, or a size such as "80GB".
-
-    Raises:
-        InvalidOption: it is neither.
-    """
-    if isinstance(memory, str):
-        return parse_bytes(memory, "memory")
-    if not is_whole(memory) or int(memory) < 0:  # type: ignore[call-overload]
-        raise InvalidOption(f'memory must be a whole number of bytes, or a size such as "80GB", got {memory!r}')
-    return int(memory)  # type: ignore[call-overload]

@@ -187,6 +187,11 @@ class CostModel(ABC):
         """Returns whether there are any `peak_limits` or `device_limits`."""
         return bool(self.peak_limits or self.device_limits)
 
+    @property
+    def limits_memory(self) -> bool:
+        """Returns whether there are any limits of memory."""
+        return bool(self.saved_limits or self.limits_peak)
+
     def pose(self, graph: Graph) -> Problem:
         """Returns the problem over the values that the forward pass can compute.
 

@@ -18,8 +18,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
 from remat.answer.solver import Feature, Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedProblem
-from remat.facts.argument_checks import checked_list, checked_path
-from remat.facts.columns import is_whole
+from remat.facts.argument_checks import checked_list, checked_number, checked_path
 from remat.facts.graph import Graph, checked_graph
 from remat.facts.json_file import read_document, write_document
 from remat.improve.choose import choose
@@ -68,8 +67,7 @@ def compare(
     models = [find_costmodel(model) for model in _several(cost_models, CostModel)]
     chosen = [find_solver(one) for one in _several(usable_solvers() if solvers is None else solvers, Solver)]
     check_progress(progress)
-    if not is_whole(n_jobs) or n_jobs < 1:
-        raise InvalidOption(f"n_jobs must be a whole number of at least 1, got {n_jobs!r}")
+    n_jobs = checked_number("n_jobs", n_jobs, 1)
     cases = [_Case(name, graph, model, time_limit_s) for name, graph in named.items() for model in models]
     file = None if path is None else checked_path(path)
     rows = {} if file is None or not file.exists() else _finished_rows(file)

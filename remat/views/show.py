@@ -111,8 +111,7 @@ def show(
         )
     figure = Picture()
     _draw(figure, graph, plan, np.flatnonzero(shown))
-    if path is not None:
-        write(figure, path)
+    write(figure, path)
     return figure
 
 

@@ -34,13 +34,12 @@ class Group:
 
     @classmethod
     def of(cls, values: Iterable[int], writes: Iterable[int] = (), *, generated: bool = True) -> Group:
-        """Makes a group from any collections of positions."""
         return cls(frozenset(values) | frozenset(writes), frozenset(writes), generated)
 
 
 @dataclass(frozen=True)
 class PassTraffic:
-    """Holds what the groups of a pass really do: what nothing reads in the end is not computed.
+    """Holds what the groups of a pass compute, read and write, without values that nothing reads.
 
     Attributes:
         computes: for each group, the values that it must compute, without views.
@@ -138,7 +137,7 @@ class Pass:
         return {v: k for k, group in enumerate(self.groups) for v in group.writes}
 
     @cached_property
-    def grouped(self) -> frozenset[int]:
+    def computed_values(self) -> frozenset[int]:
         """Returns the values that some group computes; all others are in memory from the start."""
         return frozenset[int]().union(*(group.values for group in self.groups))
 
@@ -170,7 +169,7 @@ class Pass:
                     todo.append((k, base))
                     continue
                 reads[k].add(u)
-                if base in self.grouped:
+                if base in self.computed_values:
                     writer = self._writer_for(base, k, v)
                     writes[writer].add(base)
                     todo.append((writer, base))

@@ -40,7 +40,7 @@ def pair(full_pass: Pass, a: int, b: int) -> Graph:
 
 
 def touches(full_pass: Pass, a: int, b: int) -> bool:
-    """Says if group `b` reads what group `a` writes."""
+    """Returns whether group `b` reads what group `a` writes."""
     return any(full_pass.writer.get(full_pass.bases[u]) == a for u in full_pass.traffic.reads[b])
 
 
@@ -88,7 +88,7 @@ class _Pair:
         )
 
     def _stays_inside(self, v: int) -> str | None:
-        """Says why a value cannot be read from memory (a tuple cannot); None if it can, as what B reads now."""
+        """Returns why a value, such as a tuple, cannot be read from memory; None if it can."""
         if v in self.available - self.a_values or v in {self.full_pass.bases[u] for u in self.read}:
             return None
         return self.full_pass.graph.cannot_save.reason(v) or (

@@ -120,72 +120,76 @@ class Descent:
     """Descends from one state.
 
     Attributes:
-        judge: decides whether a move is made.
+        acceptance: decides whether a move is made.
         start: the first state.
         state: the best state so far.
         steps: the moves made.
     """
 
-    def __init__(self, judge: Acceptance, start: State, seed: int) -> None:
-        self.judge, self.start, self.state = judge, start, start
+    def __init__(self, acceptance: Acceptance, start: State, seed: int) -> None:
+        self.acceptance, self.start, self.state = acceptance, start, start
         self.steps: list[Step] = []
         self._random = np.random.default_rng(seed)
 
-    def run(self, near: Neighbourhood) -> None:
+    def run(self, neighbourhood: Neighbourhood) -> None:
         """Makes moves until none of this neighbourhood helps.
 
         Raises:
             OutOfTime: the time is up; `state` is the best so far.
         """
-        while self._sweep(near) or self._exchange(near):
+        while self._sweep(neighbourhood) or self._exchange(neighbourhood):
             pass
 
-    def _sweep(self, near: Neighbourhood) -> bool:
+    def _sweep(self, neighbourhood: Neighbourhood) -> bool:
         before = self.state
-        for c in near.order(self._random):
-            while any(self._try(near, move) for move in near.moves(self.state, c)):
+        for c in neighbourhood.order(self._random):
+            while any(self._try(neighbourhood, move) for move in neighbourhood.moves(self.state, c)):
                 pass
         return self.state is not before
 
-    def _exchange(self, near: Neighbourhood) -> bool:
+    def _exchange(self, neighbourhood: Neighbourhood) -> bool:
         start = self.state
-        gains = sorted(self._gains(near, start))[:_EXCHANGES]
+        gains = sorted(self._gains(neighbourhood, start))[:_EXCHANGES]
         if not gains:
             return False
-        losses = sorted(self._losses(near, start))
+        losses = sorted(self._losses(neighbourhood, start))
         for _, violation, saved in gains:
             enough = [dropped for _, freed, dropped in losses if freed >= violation][:_EXCHANGES]
-            if any(self._try(near, Move(save=(saved,), drop=(dropped,))) for dropped in enough):
+            if any(self._try(neighbourhood, Move(save=(saved,), drop=(dropped,))) for dropped in enough):
                 return True
         return False
 
-    def _gains(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
+    def _gains(self, neighbourhood: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
         """Yields (score, bytes over the limit, class) of saves that would help, but exceed the saved bytes allowed."""
-        model = self.judge.model
-        for c in near.saves(start):
-            state = near.after(start, Move(save=(c,)))
+        model = self.acceptance.model
+        for c in neighbourhood.saves(start):
+            state = neighbourhood.after(start, Move(save=(c,)))
             violation = state.saved_bytes - model.limit_bytes
             if violation > 0 and model.score(state)[_LIMITS:] < model.score(start)[_LIMITS:]:
                 yield model.score(state)[_LIMITS:], violation, c
 
-    def _losses(self, near: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
-        for c in near.drops(start):
-            state = near.after(start, Move(drop=(c,)))
+    def _losses(self, neighbourhood: Neighbourhood, start: State) -> Iterator[tuple[Score, int, int]]:
+        for c in neighbourhood.drops(start):
+            state = neighbourhood.after(start, Move(drop=(c,)))
             if state.saved_bytes < start.saved_bytes:
-                yield self.judge.model.score(state)[_LIMITS:], start.saved_bytes - state.saved_bytes, c
+                yield self.acceptance.model.score(state)[_LIMITS:], start.saved_bytes - state.saved_bytes, c
 
-    def _try(self, near: Neighbourhood, move: Move) -> bool:
-        state = near.after(self.state, move)
-        if state.choice == self.state.choice or not self.judge.improves(state, self.state):
+    def _try(self, neighbourhood: Neighbourhood, move: Move) -> bool:
+        state = neighbourhood.after(self.state, move)
+        if state.choice == self.state.choice or not self.acceptance.improves(state, self.state):
             return False
         self.state = state
-        self.steps.append(Step(self.judge.model.evaluated, near.names(move), self.judge.score(state)[_LIMITS:]))
+        self.steps.append(
+            Step(self.acceptance.model.evaluated, neighbourhood.names(move), self.acceptance.score(state)[_LIMITS:])
+        )
         return True
 
 
-def most_promising(descents: list[Descent], judge: Acceptance) -> list[Descent]:
-    """Returns the descents that do not start far above the lowest feasible start, the best first."""
-    scored = sorted(((judge.model.score(descent.start), descent) for descent in descents), key=lambda pair: pair[0])
+def most_promising(descents: list[Descent], acceptance: Acceptance) -> list[Descent]:
+    """Returns the descents whose starts are not far above the lowest feasible start, the best descent first."""
+    scored = sorted(
+        ((acceptance.model.score(descent.start), descent) for descent in descents), key=lambda pair: pair[0]
+    )
     feasible = [score[_LIMITS] for score, _ in scored if not score[_LIMITS - 1]]
     lowest = min(feasible or [score[_LIMITS] for score, _ in scored])
     return [descent for score, descent in scored if score[_LIMITS] <= _FAR * lowest]

@@ -1,4 +1,4 @@
-"""Implements `remat.refine`, which takes a plan to a better one."""
+"""Implements `remat.refine`, which finds a better plan by local search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from remat.answer.plan import Plan
 from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
 from remat.errors import InvalidOption
-from remat.facts.columns import BoolArray, is_whole
+from remat.facts.argument_checks import checked_number
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.for_device import for_device
 from remat.improve.progress import OutOfTime, Progress, check_progress, ended_early, is_over
@@ -21,9 +22,8 @@ from remat.improve.refine.descent import Acceptance, Descent, Evaluator, Step, m
 from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.refine.moves import Neighbourhood
 from remat.improve.refine.named_objectives import find_objective
-from remat.improve.refine.named_oracles import find_oracle
 from remat.improve.refine.objectives import Objective
-from remat.improve.refine.oracles import BatchScorer, Model, Oracle
+from remat.improve.refine.oracles import BatchScorer, Model, Oracle, find_oracle
 from remat.improve.refine.repeated_layers import ShortGraph, shorten, whole_graph
 from remat.improve.refine.result import Refined, Start
 from remat.improve.refine.starts import never_recomputed, starting_states
@@ -80,39 +80,32 @@ def refine(
     """
     begin_s = time.monotonic()
     graph = for_device(checked_graph(graph), device)
-    goal, judge = find_objective(objective), find_oracle(oracle, device)
-    judge.terms(goal)
-    _check_numbers(extra_bytes, time_limit_s, seed)
+    goal, chosen_oracle = find_objective(objective), find_oracle(oracle, device)
+    chosen_oracle.terms(goal)
+    extra_bytes, seed = checked_number("extra_bytes", extra_bytes), checked_number("seed", seed)
+    check_time_limit(time_limit_s)
     check_progress(progress)
-    states = starting_states(graph, goal, plan, starts, int(extra_bytes))
+    states = starting_states(graph, goal, plan, starts, extra_bytes)
     keep = never_recomputed(graph, goal, states.values())
     run = _Run(
         graph=graph,
         objective=goal,
-        oracle=judge,
+        oracle=chosen_oracle,
         starts=states,
         space=Space(graph, keep),
         keep=keep,
-        limit_bytes=states["given"].saved_bytes + int(extra_bytes),
+        limit_bytes=states["given"].saved_bytes + extra_bytes,
         begin_s=begin_s,
         time_limit_s=time_limit_s,
-        seed=int(seed),
+        seed=seed,
         progress=progress,
     )
-    return run.refined()
-
-
-def _check_numbers(extra_bytes: object, time_limit_s: object, seed: object) -> None:
-    if not is_whole(extra_bytes) or extra_bytes < 0:  # type: ignore[operator]
-        raise InvalidOption(f"extra_bytes must be a whole number of bytes, not negative, got {extra_bytes!r}")
-    check_time_limit(time_limit_s)
-    if not is_whole(seed) or seed < 0:  # type: ignore[operator]
-        raise InvalidOption(f"seed must be a whole number, not negative, got {seed!r}")
+    return run.result()
 
 
 @dataclass(frozen=True, eq=False)
 class _Outcome:
-    """Holds what the search of the short graph found.
+    """Holds the result of the search on the short graph.
 
     Attributes:
         states: the states to compare on the whole graph.
@@ -127,37 +120,37 @@ class _Outcome:
 
 
 class _TimedScorer:
-    """Has the oracle score plans of the whole graph while there is time, but the first plan in any case."""
+    """Scores plans of the whole graph by the oracle while there is time, but the first plan in any case."""
 
-    def __init__(self, opinion: BatchScorer, deadline_s: float | None) -> None:
-        self._opinion, self._deadline_s, self.longest_s = opinion, deadline_s, 0.0
+    def __init__(self, score_all: BatchScorer, deadline_s: float | None) -> None:
+        self._score_all, self._deadline_s, self.longest_s = score_all, deadline_s, 0.0
 
     @property
     def has_time(self) -> bool:
         late_s = time.monotonic() + self.longest_s
         return self._deadline_s is None or not self.longest_s or late_s <= self._deadline_s
 
-    def scored(self, states: Sequence[State]) -> Sequence[State]:
-        """Returns the states, from the first on, that the oracle has scored in time and now remembers."""
+    def scored_in_time(self, states: Sequence[State]) -> Sequence[State]:
+        """Returns the first states, which the oracle has scored in time; it remembers the scores."""
         if self._deadline_s is None:
             return states
         for i, state in enumerate(states):
             if not self.has_time:
                 return states[:i]
             before_s = time.monotonic()
-            self._opinion([state])
+            self._score_all([state])
             self.longest_s = max(self.longest_s, time.monotonic() - before_s)
         return states
 
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """Holds what one call of `refine` asks for, and carries it out.
+    """Holds the arguments of one call of `refine`, and runs the search.
 
     Attributes:
         starts: the first states, by name; "given" is the caller's plan.
         space: all choices of the whole graph.
-        keep: (n,) values not to recompute.
+        keep: (n,) values that are not recomputed.
         limit_bytes: the most bytes that may be saved.
         begin_s: when the call began, by `time.monotonic`.
     """
@@ -174,18 +167,18 @@ class _Run:
     seed: int
     progress: Progress | None
 
-    def refined(self) -> Refined:
-        opinion = self.oracle.on(self.graph, self.objective)
-        clock = _TimedScorer(opinion, self._deadline_s(0))
+    def result(self) -> Refined:
+        score_all = self.oracle.on(self.graph, self.objective)
+        clock = _TimedScorer(score_all, self._deadline_s(0))
         starts = self._scored_starts(clock)
-        goal = self.objective.with_limits_of(opinion([starts["given"]])[0])
+        goal = self.objective.with_limits_of(score_all([starts["given"]])[0])
         short = shorten(self.graph) if self.objective.adds_up else whole_graph(self.graph)
         # Every start may lead to another plan, whose score on the whole graph takes as long as that of the start.
         outcome = self._search(short, starts.values(), self._deadline_s(len(starts) * clock.longest_s))
         lifted = [self.space.state(short.lift(state.choice.saved)) for state in outcome.states]
-        new = clock.scored(list({state.choice: state for state in lifted}.values()))
+        new = clock.scored_in_time(list({state.choice: state for state in lifted}.values()))
         states = list({state.choice: state for state in (*starts.values(), *new)}.values())  # the starts come first
-        scores = {state.choice: score for state, score in zip(states, opinion(states), strict=True)}
+        scores = {state.choice: score for state, score in zip(states, score_all(states), strict=True)}
         allowed = {
             state.choice
             for state in states
@@ -218,12 +211,12 @@ class _Run:
 
     def _scored_starts(self, clock: _TimedScorer) -> dict[str, State]:
         plan, *others = self.starts.values()
-        clock.scored([plan])
+        clock.scored_in_time([plan])
         if self.time_limit_s is not None and clock.has_time:
             predicted = self.objective.scorer(self.graph)
             goal = self.objective.with_limits_of(predicted(plan))
             others.sort(key=lambda state: (goal.violation(score := predicted(state)), score))
-        in_time = {state.choice for state in (plan, *clock.scored(others))}
+        in_time = {state.choice for state in (plan, *clock.scored_in_time(others))}
         return {name: state for name, state in self.starts.items() if state.choice in in_time}
 
     def _deadline_s(self, reserved_s: float) -> float | None:
@@ -241,35 +234,35 @@ class _Run:
         if is_over(deadline_s):
             return _Outcome(states=(), history=(), evaluated=0, asked=0, termination=ended_early())
         space = Space(short.graph, short.project(self.keep), short.copies)
-        near = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
-        one_by_one = Neighbourhood(space, np.arange(len(short.graph)))
+        by_class = Neighbourhood(space, equivalence_classes(short.graph, _ROUNDS))
+        by_value = Neighbourhood(space, np.arange(len(short.graph)))
         states = [space.state(short.project(start.choice.saved)) for start in starts]
-        judge = self._judge(short.graph, states[0], deadline_s)
-        quick = Acceptance(judge.model)
+        acceptance = self._acceptance(short.graph, states[0], deadline_s)
+        quick = Acceptance(acceptance.model)
         descents = [Descent(quick, state, self.seed) for state in {state.choice: state for state in states}.values()]
         results = descents
         termination = Termination(TerminationReason.FEASIBLE, detail="no move improves the plan")
         try:
             descents = results = most_promising(descents, quick)
             for descent in descents:
-                descent.run(near)
+                descent.run(by_class)
             best = min(descents, key=lambda descent: quick.score(descent.state))
-            if judge.reference is not None:  # the same way again, with every step checked
-                best = Descent(judge, best.start, self.seed)
+            if acceptance.reference is not None:  # the same way again, with every step checked
+                best = Descent(acceptance, best.start, self.seed)
                 descents = results = [*descents, best]
-                best.run(near)
-            best.run(one_by_one)
+                best.run(by_class)
+            best.run(by_value)
         except OutOfTime:
             termination = ended_early()
         return _Outcome(
             states=tuple(descent.state for descent in results),
             history=tuple(step for descent in descents for step in descent.steps),
-            evaluated=judge.model.evaluated,
-            asked=0 if judge.reference is None else judge.reference.evaluated,
+            evaluated=acceptance.model.evaluated,
+            asked=0 if acceptance.reference is None else acceptance.reference.evaluated,
             termination=termination,
         )
 
-    def _judge(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
+    def _acceptance(self, graph: Graph, start: State, deadline_s: float | None) -> Acceptance:
         # Limits that follow from the caller's plan are computed by whatever scores it: the prediction, or the oracle.
         scorer = self.objective.scorer(graph)
         goal = self.objective.with_limits_of(scorer(start))
@@ -277,7 +270,7 @@ class _Run:
         model = Evaluator(scorer, self.limit_bytes, deadline_s, self.progress, goal.violation, violation_bound)
         if not self.oracle.asked_in_search:
             return Acceptance(model)
-        opinion = self.oracle.on(graph, self.objective)
-        violation = self.objective.with_limits_of(opinion([start])[0]).violation
-        truth = Evaluator(lambda state: opinion([state])[0], self.limit_bytes, deadline_s, violation=violation)
-        return Acceptance(model, truth)
+        score_all = self.oracle.on(graph, self.objective)
+        violation = self.objective.with_limits_of(score_all([start])[0]).violation
+        reference = Evaluator(lambda state: score_all([state])[0], self.limit_bytes, deadline_s, violation=violation)
+        return Acceptance(model, reference)

@@ -47,17 +47,14 @@ class TrafficLimited(KernelObjective):
 
     @property
     def is_limited(self) -> bool:
-        """Says whether there is a limit on traffic."""
         return self.extra_traffic is not None or self.most_traffic_bytes is not None
 
     def with_limits_of(self, start: Score) -> Objective:
-        """Limits the traffic to that of the caller's plan and `extra_traffic`."""
         if self.extra_traffic is None or self.most_traffic_bytes is not None:
             return self
         return replace(self, most_traffic_bytes=math.floor(start[1] * (1 + self.extra_traffic)))
 
     def violation(self, score: Score) -> int:
-        """Counts the bytes moved beyond the limit."""
         return 0 if self.most_traffic_bytes is None else max(0, score[1] - self.most_traffic_bytes)
 
 
@@ -74,7 +71,6 @@ class SavedBytes(TrafficLimited):
     extra_traffic: float | None = 0.0
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by saved bytes, the bytes that all kernels move, and the number of kernels."""
         del graph
         return lambda launches, state: (state.saved_bytes, traffic_bytes(launches), len(launches))
 
@@ -91,7 +87,6 @@ class Peak(TrafficLimited):
 
     @property
     def terms(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]  # as the limit says
-        """Returns the names of the entries of a score."""
         return "peak_bytes", "traffic_bytes" if self.is_limited else "recomputed_values", "saved_bytes"
 
     def scorer(self, graph: Graph) -> Scorer:
@@ -107,6 +102,5 @@ class Peak(TrafficLimited):
         return score
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the peak, the bytes that all kernels move, and saved bytes."""
         memory = memory_of(graph)
         return lambda launches, state: (memory.peak(state.choice.saved), traffic_bytes(launches), state.saved_bytes)

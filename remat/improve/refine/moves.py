@@ -21,7 +21,7 @@ _REACH = 6
 
 @dataclass(frozen=True)
 class Move:
-    """Says what to save from now on, and what no longer, by the numbers of classes."""
+    """Holds the numbers of the classes to save from now on, and of those that are no longer saved."""
 
     save: tuple[int, ...] = ()
     drop: tuple[int, ...] = ()
@@ -45,7 +45,7 @@ class Neighbourhood:
         has_operands[graph.consumers] = True
         # Views are left out if the value that owns their memory could be saved itself.
         repeats_base = (graph.base != np.arange(len(graph))) & ~graph.cannot_save.mask[graph.base]
-        self._droppable = decidable & ~space.stuck
+        self._droppable = decidable & ~space.not_recomputable
         self._saveable = decidable & space.saveable & ~repeats_base & (has_operands | graph.random)
         decided = np.flatnonzero(self._droppable | self._saveable)
         number: dict[int, int] = {}
@@ -60,7 +60,6 @@ class Neighbourhood:
         return sorted(shuffled, key=lambda c: -self._bytes[c])
 
     def moves(self, state: State, c: int) -> Iterator[Move]:
-        """Yields the moves of one class."""
         members, choice = self.members[c], state.choice
         if (choice.recomputed & self._saveable)[members].any():
             yield Move(save=(c,))
@@ -81,7 +80,6 @@ class Neighbourhood:
                 yield Move(save=tuple(several), drop=(c,))
 
     def after(self, state: State, move: Move) -> State:
-        """Returns the state after a move."""
         wanted = state.choice.saved.copy()
         for c in move.drop:
             wanted[self.members[c]] = False

@@ -56,7 +56,6 @@ class NoWorse(KernelObjective):
         return *Traffic.terms, f"recompute_{find_estimator(self.estimator).unit}"
 
     def with_limits_of(self, start: Score) -> Objective:
-        """Limits kernels and recompute time to those of the caller's plan."""
         return _Limited(self.estimator, start[1], start[3])
 
     def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
@@ -72,7 +71,6 @@ class NoWorse(KernelObjective):
         return starts
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the bytes that all kernels move, the number of kernels, saved bytes, and recompute time."""
         moved, time = Traffic().cost(graph), self._time(graph)
         return lambda launches, state: (*moved(launches, state), time(state))
 

@@ -29,7 +29,7 @@ Scorer: TypeAlias = Callable[[State], Score]
 
 
 class Launch(NamedTuple):
-    """Describes one kernel as far as an objective needs it, be it predicted or compiled.
+    """Describes one kernel, predicted or compiled, as far as an objective needs it.
 
     Attributes:
         values: positions in the graph of what it computes.
@@ -41,7 +41,7 @@ class Launch(NamedTuple):
 
 
 class Objective(ABC):
-    """Says what is to be low. Implementations are frozen dataclasses, whose fields are options.
+    """Defines what a refinement lowers. Implementations are frozen dataclasses, whose fields are options.
 
     Attributes:
         name: what users type.
@@ -141,11 +141,9 @@ class Traffic(KernelObjective):
         return self.most_kernels is None
 
     def violation(self, score: Score) -> int:
-        """Counts the kernels beyond the limit."""
         return 0 if self.most_kernels is None else max(0, score[1] - self.most_kernels)
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by the bytes that all kernels move, the number of kernels, and saved bytes."""
         del graph
         return lambda launches, state: (traffic_bytes(launches), len(launches), state.saved_bytes)
 
@@ -168,7 +166,6 @@ class Time(KernelObjective):
         find_device(self.device)  # a name that nobody knows is refused where it is typed
 
     def cost(self, graph: Graph) -> Callable[[Sequence[Launch], State], Score]:
-        """Scores by nanoseconds, rounded up, the bytes that all kernels move, and saved bytes."""
         profile = find_device(self.device)
         arithmetic_ns = 1e9 * flops_with_elements(graph) / flops_per_s(graph, profile)
         ns_per_byte = 1e9 / profile.reached_bytes_per_s
@@ -184,5 +181,4 @@ class Time(KernelObjective):
 
 
 def traffic_bytes(launches: Sequence[Launch]) -> int:
-    """Sums the bytes that some kernels read and write."""
     return sum(launch.bytes for launch in launches)

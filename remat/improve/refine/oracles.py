@@ -1,22 +1,25 @@
-"""Defines oracles, which say how good a choice is: the prediction, and those that `named_oracles` finds."""
+"""Defines oracles, which decide in the end how good a plan is. Two of them need torch: `torch_oracles`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import ClassVar, TypeAlias
 
 from remat.answer.choice import Choice
+from remat.errors import InvalidOption, NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective, Score, Scorer
 from remat.improve.refine.states import State
+from remat.words import near
 
 BatchScorer: TypeAlias = Callable[[Sequence[State]], list[Score]]
 """A function that scores some choices of one graph. Scores of one call can be compared with each other."""
 
 
 class Oracle(ABC):
-    """Has the last word about a choice. The search itself scores every candidate by prediction.
+    """Decides which of the best plans is taken. The search itself scores every candidate by prediction.
 
     Attributes:
         name: what users type.
@@ -48,7 +51,6 @@ class Model(Oracle):
     name: ClassVar[str] = "model"
 
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
-        """Scores by the objective's own prediction, each choice once."""
         return each_once(objective.scorer(graph))
 
 
@@ -63,3 +65,31 @@ def each_once(scorer: Scorer) -> BatchScorer:
         return [scored[state.choice] for state in states]
 
     return scores
+
+
+_NAMES = (Model.name, "inductor", "device")
+
+
+def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
+    """Returns the oracle of a name; an instance is returned as it is.
+
+    Args:
+        oracle: a name or an instance.
+        device: the device whose kernels Inductor is to schedule; None takes that of the graph.
+
+    Raises:
+        InvalidOption: no oracle has this name.
+        NotInstalled: it needs torch.
+    """
+    if isinstance(oracle, Oracle):
+        return oracle
+    if oracle == Model.name:
+        return Model()
+    if oracle not in _NAMES:
+        hint = near(str(oracle), _NAMES)
+        raise InvalidOption(f"oracle must be one of {', '.join(_NAMES)}, got {oracle!r}{hint}")
+    if find_spec("torch") is None:
+        raise NotInstalled(f"the oracle {oracle!r} needs torch: pip install 'remat[torch]' (or take 'model')")
+    from remat.pytorch.measure.torch_oracles import Device, Inductor
+
+    return Inductor(device) if oracle == Inductor.name else Device()

@@ -91,18 +91,17 @@ def repeated_layers(graph: Graph) -> IntArray:
 
 
 def whole_graph(graph: Graph) -> ShortGraph:
-    """Returns the graph with all its layers."""
     everything = np.arange(len(graph))
     return ShortGraph(graph, everything, everything, 1)
 
 
 class _Irregular(Exception):
-    """Says that a use does not repeat from layer to layer."""
+    """Reports that a use does not repeat from layer to layer."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """Says where the layers are.
+    """Holds the positions of the layers in a graph.
 
     Attributes:
         layer: (n,) the number of the layer, from 0; -1 outside.
@@ -132,7 +131,7 @@ class _Layout:
 
 
 def _aligned(graph: Graph, forward: IntArray, backward: IntArray) -> _Layout | None:
-    """Joins the layers of both passes: those between which most uses go belong together."""
+    """Matches the layers of both passes: two layers belong together if most uses lead from one to the other."""
     layer_f, layer_b = (np.full(len(graph), _OUTSIDE) for _ in range(2))
     layer_f[forward] = np.arange(len(forward))[:, None]
     layer_b[backward] = np.arange(len(backward))[:, None]

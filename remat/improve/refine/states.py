@@ -56,7 +56,7 @@ class Space:
                 restricted = problem
         self.graph = graph
         self.saveable = graph.for_all_values(~problem.cannot_save.mask)
-        self.stuck = graph.for_all_values(forced_values(restricted).not_recomputable)
+        self.not_recomputable = graph.for_all_values(forced_values(restricted).not_recomputable)
         self.readers = readers_of(graph)
         self._activation = ~graph.input[graph.base]
         self._size = graph.storage_bytes * (1 if copies is None else copies[graph.base])
@@ -67,7 +67,7 @@ class Space:
         Args:
             saved: (n,) what to save if the backward pass needs it.
         """
-        choice = Choice.from_saved(self.graph, saved & self.saveable | self.stuck)
+        choice = Choice.from_saved(self.graph, saved & self.saveable | self.not_recomputable)
         bases = np.zeros(len(self.graph), np.bool_)
         bases[self.graph.base[choice.saved & self._activation]] = True
         return State(choice, int(self._size[bases].sum()))

@@ -12,7 +12,6 @@ were measured on an H200 (`experiments.accuracy.attention_workspaces`), with the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from math import prod
 
@@ -20,6 +19,7 @@ from remat.facts.graph import Graph
 from remat.predict.kernels.index import contiguous_strides
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
+from remat.predict.kernels.splits import host_processors
 from remat.predict.kernels.strides import channels_last, is_channels_last, same_layout
 
 # Channels are padded to a multiple of this number.
@@ -130,7 +130,7 @@ def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
     query, key = (argument.shape for argument in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
-    threads = _threads()
+    threads = host_processors()
     block = 2 * rows * columns if backward else rows * (columns + 2 + query[-1])
     return 4 * (threads * block + (rows if backward else 0))
 
@@ -190,7 +190,7 @@ def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int) -> 
     out, within, *size = filters.shape
     groups = _groups(image, filters, gradient.shape[1])
     if size[-1] > _WIDEST and groups == 1:
-        batch, places, threads = image.shape[0], prod(gradient.shape[2:]), _threads()
+        batch, places, threads = image.shape[0], prod(gradient.shape[2:]), host_processors()
         columns = prod(filters.shape[1:]) * places * filters.itemsize
         apart = threads if batch > 1 and places // threads < _FEW_PLACES else 1
         return apart * (4 * filters.bytes + image.bytes // batch + columns)
@@ -198,10 +198,6 @@ def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int) -> 
         return filters.bytes + rest
     read = within if groups == 1 and within < _BLOCK else _padded(within)
     return groups * _padded(out // groups) * read * prod(size) * filters.itemsize + rest
-
-
-def _threads() -> int:
-    return os.cpu_count() or 1
 
 
 # A transposed convolution, whose filters begin with the image's channels, counts as having one group.

@@ -25,19 +25,19 @@ Dims = tuple[Digits, ...]
 """Digits of each dimension."""
 
 Access = tuple[Dims, int]
-"""An index map: the digits of each dimension, and the position of the first element (or a number of `looked_up`)."""
+"""An index map: the digits of each dimension, and the position of the first element, or a `runtime_position`."""
 
 # A mark before a digit that repeats, of which only one round is read: Inductor keeps `ModularIndexing` there.
 _WRAPS = (1, 0)
 _NOWHERE = -(1 << 48)
 
 
-def looked_up(*what: object) -> int:
+def runtime_position(*what: object) -> int:
     """Returns a number for a position that only the running program knows; equal arguments give equal numbers."""
     return _NOWHERE - crc32(repr(what).encode())
 
 
-def is_looked_up(start: int) -> bool:
+def is_runtime_position(start: int) -> bool:
     return start <= _NOWHERE
 
 
@@ -175,21 +175,21 @@ def _unknown(dims: Dims, shape: Shape) -> Dims:
 
 
 @lru_cache(maxsize=1 << 16)
-def through(outer: Access, inner: Access) -> Access:
+def composed(outer: Access, inner: Access) -> Access:
     """Returns the composition: the map that reads `inner` at the row-major positions of `outer`.
 
     >>> column = ((((3, 4),), ()), 1)  # the second column of a 3 x 4 tensor
-    >>> through(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
+    >>> composed(column, (strided((3, 4), (1, 3)), 0))  # of one that is stored column by column
     ((((3, 1),), ()), 3)
     """
     dims, start = outer
     row = tuple(digit for digits in inner[0] for digit in digits if digit != _WRAPS)
     nowhere = any(n == 0 for n, _ in row)  # there is nothing to read
-    if nowhere or (start < 0 and not is_looked_up(start)):
+    if nowhere or (start < 0 and not is_runtime_position(start)):
         return _opaque_access(outer, inner)
     if start < 0:
-        found = through((dims, 0), inner)
-        return found[0], looked_up(start, found[1])
+        found = composed((dims, 0), inner)
+        return found[0], runtime_position(start, found[1])
     weights = contiguous_strides(tuple(n for n, _ in row))
     digit_of = [start // w % n for (n, _), w in zip(row, weights, strict=True)]
     room = list(digit_of)
@@ -206,8 +206,8 @@ def through(outer: Access, inner: Access) -> Access:
         maps.append(((_WRAPS,) if digits in wraps else ()) + flat((tuple(reversed(pieces)),)))
     if any(used >= max(n, 1) for used, (n, _) in zip(room, row, strict=True)):
         return _opaque_access(outer, inner)  # a slice that runs over the end of a digit carries
-    if is_looked_up(inner[1]):
-        return tuple(maps), looked_up(inner[1], tuple(digit_of))
+    if is_runtime_position(inner[1]):
+        return tuple(maps), runtime_position(inner[1], tuple(digit_of))
     return tuple(maps), inner[1] + sum(d * s for d, (_, s) in zip(digit_of, row, strict=True))
 
 
@@ -228,21 +228,21 @@ def part_of(outer: Dims, inner: Access, dim: int, start: int) -> Access:
     """
     digits, size = unmarked(inner[0])[dim], prod(n for n, _ in outer[dim])
     if digits == inner[0][dim] or size % digits[0][0] or start % digits[0][0]:
-        return through((outer, 0), inner)
+        return composed((outer, 0), inner)
     return (*inner[0][:dim], ((size // digits[0][0], 0), *digits), *inner[0][dim + 1 :]), inner[1]
 
 
-def moved(inner: Access, dim: int, size: int, start: int) -> Access | None:
+def shifted_map(inner: Access, dim: int, size: int, start: int) -> Access | None:
     """Returns `inner` shifted by `start` in one dimension, also beyond its ends, where a mask hides the elements.
 
     TorchInductor keeps the plain index `index - start` if the dimension has a single stride; otherwise the result is
     None. With a plain index, Inductor can see that a kernel reads exactly where it writes.
 
-    >>> moved((strided((3, 4), (4, 1)), 8), 0, 5, 2)
+    >>> shifted_map((strided((3, 4), (4, 1)), 8), 0, 5, 2)
     ((((5, 4),), ((4, 1),)), 0)
     """
     (dims, first), digits = inner, inner[0][dim]
-    if len(digits) != 1 or digits[0][1] < 0 or is_looked_up(first):
+    if len(digits) != 1 or digits[0][1] < 0 or is_runtime_position(first):
         return None
     stride = digits[0][1]
     return (*dims[:dim], ((size, stride),), *dims[dim + 1 :]), first - start * stride

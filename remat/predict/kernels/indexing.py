@@ -11,8 +11,8 @@ from remat.predict.kernels.index import (
     broadcasts,
     contiguous_strides,
     identity,
-    looked_up,
     opaque,
+    runtime_position,
     strided,
 )
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
@@ -37,7 +37,7 @@ def lookup(lowering: Lowering, call: Call) -> View:
         draft.take(View(view.box, call.shape, (_leading(view, call.shape), view.access[1]), view.stored))
     for (buffer, (dims, start)), times in lowering.stores.loads(table).items():
         moves = any(s for axis in axes for _, s in dims[axis])
-        read = (buffer, (_replaced(dims, axes, call.shape), looked_up(start) if moves else start))
+        read = (buffer, (_replaced(dims, axes, call.shape), runtime_position(start) if moves else start))
         draft.reads[read] = draft.reads.get(read, 0) + times
     if table.inlined:
         draft.ops |= table.box.ops
@@ -76,7 +76,7 @@ def put(lowering: Lowering, call: Call) -> View:
     places = _spread(shape)
     if None not in which and shape[lead:] == kept:
         places = _spread(shape[:lead]) + identity(call.shape)[len(which) :]
-    return _written_into(lowering, call, target, draft, shape, (places, looked_up("put")))
+    return _written_into(lowering, call, target, draft, shape, (places, runtime_position("put")))
 
 
 def placed(lowering: Lowering, call: Call) -> View:
@@ -89,7 +89,7 @@ def placed(lowering: Lowering, call: Call) -> View:
         draft.take(View(view.box, where.shape, (dims, view.access[1]), view.stored))
     dim = positive(call.args[1], len(call.shape)) if call.shape else 0
     places = _replaced(strided(where.shape, contiguous_strides(call.shape)), [dim] if call.shape else [], where.shape)
-    return _written_into(lowering, call, target, draft, where.shape, (places, looked_up("placed")))
+    return _written_into(lowering, call, target, draft, where.shape, (places, runtime_position("placed")))
 
 
 def diagonal(lowering: Lowering, call: Call) -> View:

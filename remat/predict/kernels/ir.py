@@ -71,7 +71,7 @@ class View:
     shape: Shape
     access: Access
     stored: bool = False  # whether the view was taken of a buffer, not of an expression
-    moved: bool = False  # whether a view changed its shape or order, even if a later view undid it
+    is_rearranged: bool = False  # whether a view changed its shape or order, even if a later view undid it
 
     @property
     def inlined(self) -> bool:
@@ -93,7 +93,7 @@ class View:
     @property
     def is_whole(self) -> bool:
         """Returns whether this is the box itself, without a view."""
-        return not self.moved and self.shape == self.box.shape and self.access == (identity(self.shape), 0)
+        return not self.is_rearranged and self.shape == self.box.shape and self.access == (identity(self.shape), 0)
 
 
 @dataclass(eq=False, slots=True)

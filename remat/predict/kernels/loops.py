@@ -18,11 +18,11 @@ from remat.predict.kernels.index import (
     Digits,
     Dims,
     Shape,
+    composed,
     contiguous_strides,
-    is_looked_up,
+    is_runtime_position,
     strided,
     strides_in,
-    through,
     unmarked,
 )
 from remat.predict.kernels.ir import Buffer, Loop
@@ -102,7 +102,7 @@ def _in_memory(shape: Shape, strides: Shape, offset: int, access: Access) -> Acc
     access = unmarked(access[0]), access[1]
     if offset == 0 and strides == contiguous_strides(shape):
         return access
-    return through(access, (strided(shape, strides), offset))
+    return composed(access, (strided(shape, strides), offset))
 
 
 def nest_of(loop: Loop, index: int) -> Nest:
@@ -246,7 +246,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
 def moved_bytes(dep: Dep) -> int:
     """Returns the bytes of an access: its distinct points, or the whole buffer if the position is unknown."""
     buffer, dims, offset = dep
-    points = None if is_looked_up(offset) else _points(dims)
+    points = None if is_runtime_position(offset) else _points(dims)
     return buffer.bytes if points is None else points * buffer.itemsize
 
 

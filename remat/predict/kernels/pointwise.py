@@ -10,13 +10,13 @@ from remat.predict.kernels.index import (
     Access,
     Dims,
     Shape,
+    composed,
     contiguous_strides,
     identity,
-    moved,
     opaque,
     part_of,
+    shifted_map,
     strided,
-    through,
 )
 from remat.predict.kernels.ir import Box, View, merged
 from remat.predict.kernels.lowering import Lowering
@@ -111,8 +111,8 @@ def patched(lowering: Lowering, call: Call) -> View:
 
     def read(of: Access) -> Access:
         if call.op == "aten.select_scatter":  # the part has a dimension less
-            return through((outer, 0), of)
-        found = moved(of, dim, shape[dim], start) if is_shift else None
+            return composed((outer, 0), of)
+        found = shifted_map(of, dim, shape[dim], start) if is_shift else None
         return part_of(outer, of, dim, start) if found is None else found
 
     merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in lowering.stores.loads(part).items()})

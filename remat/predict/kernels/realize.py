@@ -15,12 +15,12 @@ from remat.predict.kernels.index import (
     Access,
     Shape,
     broadcasts,
+    composed,
     contiguous_strides,
     identity,
     opaque,
     strided,
     strides_of,
-    through,
 )
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.loops import decide_layout
@@ -53,7 +53,7 @@ class Stores:
             return box.reads
         reads: Reads = {}
         for (buffer, access), times in box.reads.items():
-            read = (buffer, through(view.access, access))
+            read = (buffer, composed(view.access, access))
             reads[read] = reads.get(read, 0) + times
         return reads
 
@@ -181,11 +181,11 @@ class Stores:
 
     def take_view(self, view: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
-        moved = view.moved or (shape, access) != (view.shape, view.access)
+        rearranged = view.is_rearranged or (shape, access) != (view.shape, view.access)
         if view.box.buffer is not None and (view.stored or view.is_whole):
             self.settle(view.box.buffer)
-            return View(view.box, shape, access, stored=True, moved=moved)
-        return View(view.box, shape, access, moved=moved)
+            return View(view.box, shape, access, stored=True, is_rearranged=rearranged)
+        return View(view.box, shape, access, is_rearranged=rearranged)
 
     def broadcast(self, view: View, shape: Shape) -> View:
         if view.shape == shape:
@@ -216,7 +216,7 @@ class Draft:
             self.ops |= box.ops
             self.heavy |= box.heavy
             for index in box.indices:
-                self.indices[through(view.access, index)] = None
+                self.indices[composed(view.access, index)] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
@@ -226,7 +226,7 @@ class Draft:
 def layout(view: View) -> Shape | None:
     buffer = view.box.buffer
     assert buffer is not None
-    dims, _ = through(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
+    dims, _ = composed(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
     return strides_of(dims, view.shape)
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from math import prod
 
 from remat.predict.kernels import rules
-from remat.predict.kernels.index import Access, Dims, Shape, identity, led_to, reshaped, through, uneven
+from remat.predict.kernels.index import Access, Dims, Shape, composed, identity, led_to, reshaped, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, View, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.splits import PROCESSORS, split_reduction
+from remat.predict.kernels.splits import PROCESSORS, host_processors, split_reduction
 from remat.predict.kernels.view_maps import at, positive
 
 
@@ -69,14 +67,9 @@ def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_o
 
     reads: Reads = {(buffer, turned(access)): times for (buffer, access), times in lowering.stores.loads(of).items()}
     ops = of.box.ops if of.inlined else frozenset[int]()
-    indices = tuple(turned(through(of.access, index)) for index in of.box.indices) if of.inlined else ()
+    indices = tuple(turned(composed(of.access, index)) for index in of.box.indices) if of.inlined else ()
     sizes = tuple(of.shape[i] for i in order)
     return Loop(ops | {call.position}, reads, [], sizes[:num_outer], sizes[num_outer:], indices)
-
-
-@cache
-def _host_processors() -> int:
-    return os.cpu_count() or 1
 
 
 # Adds one loop per result, or several where the reduction is split.
@@ -84,7 +77,7 @@ def _reduce(
     lowering: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
 ) -> None:
     stores = lowering.stores
-    processors = PROCESSORS if stores.backend.gpu else _host_processors()
+    processors = PROCESSORS if stores.backend.gpu else host_processors()
     parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle, processors)
     if parts > 1 and stores.backend.gpu:
         loop = _first_parts(lowering, loop, len(results), parts, results[0], how)

@@ -5,6 +5,7 @@ Source: `Reduction.num_splits` and `InductorChoices.reduction_split_factor` of t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isqrt, prod
@@ -22,6 +23,10 @@ _ENOUGH = 2 * 32
 # Below `_SMALL` elements, a thread takes as few as a warp has threads; from `_LARGE` on, it takes the maximum.
 _SMALL, _LARGE = _WARP * PROCESSORS * _THREADS, _MOST_EACH * PROCESSORS * _THREADS
 _ROWS_UNSPLIT = 8192
+
+
+def host_processors() -> int:
+    return os.cpu_count() or 1
 
 
 def split_reduction(

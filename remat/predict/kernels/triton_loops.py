@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from remat.predict.kernels.index import Dims, Shape, is_looked_up, reshaped
+from remat.predict.kernels.index import Dims, Shape, is_runtime_position, reshaped
 from remat.predict.kernels.ir import Loop
 from remat.predict.kernels.loops import (
     ANYWHERE,
@@ -105,7 +105,7 @@ def _trimmed(dims: Dims) -> Dims:
 
 def is_somewhere(dep: Dep) -> bool:
     """Returns whether the position of an access is known before the program runs."""
-    return dep[2] != ANYWHERE and not is_looked_up(dep[2])
+    return dep[2] != ANYWHERE and not is_runtime_position(dep[2])
 
 
 @lru_cache(maxsize=1 << 14)

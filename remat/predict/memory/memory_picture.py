@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from remat.facts.columns import IntArray
-from remat.pictures import Picture, write
+from remat.pictures import Picture, axis_unit, write
 from remat.words import human_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _COLOURS = {
     "offloaded": ("#c9b6f2", "offloaded: not yet on the host, or back"),
     "transient": ("#a9cbe6", "transient: read later in the same pass"),
 }
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
 def draw(
@@ -45,7 +44,7 @@ def draw(
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")
     axes = figure.add_subplot()
     peak_bytes = sum(int(live[peak_step]) for live in live_bytes.values())
-    unit, scale = next((unit, scale) for unit, scale in _UNITS if peak_bytes >= scale or scale == 1)
+    unit, scale = axis_unit(peak_bytes)
     _stack(axes, len(names), live_bytes, scale)
     axes.set_xlim(0, len(names))
     axes.set_ylim(0, max(1.25 * peak_bytes, 1) / scale)
@@ -55,8 +54,7 @@ def draw(
     _mark_passes(axes, forward_steps, len(names))
     _mark_peak(axes, peak_step + 0.5, peak_bytes / scale, f"peak: {human_bytes(peak_bytes)}, {names[peak_step]}")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, frameon=False, fontsize=9)
-    if path is not None:
-        write(figure, path)
+    write(figure, path)
     return figure
 
 

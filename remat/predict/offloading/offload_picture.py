@@ -12,11 +12,10 @@ from typing import TypeAlias
 import numpy as np
 
 from remat.facts.columns import IntArray
-from remat.pictures import Picture, write
+from remat.pictures import Picture, axis_unit, write
 from remat.words import human_bytes
 
 _LANES = (("compute", "#a9cbe6"), ("copies out", "#ffa940"), ("copies in", "#f59a93"))
-_UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 Spans: TypeAlias = tuple[IntArray, IntArray]
 """The start and the end of each piece of work, in nanoseconds since the step began."""
@@ -44,7 +43,7 @@ def draw(
     lanes.set_yticks([0, -1, -2], [name for name, _ in _LANES])
     lanes.set_title(f"A step with {human_bytes(host_bytes)} on the host", fontsize=11)
     peak_bytes = int(device_bytes.max(initial=0))
-    unit, scale = next((unit, scale) for unit, scale in _UNITS if peak_bytes >= scale or scale == 1)
+    unit, scale = axis_unit(peak_bytes)
     edges = np.append(spans[0][0], step_ns) / 1e6
     held = np.append(device_bytes, device_bytes[-1:]) / scale if len(device_bytes) else np.zeros(1)
     memory.fill_between(edges, held, step="post", color="#ffd9a8", linewidth=0)
@@ -55,8 +54,7 @@ def draw(
     for axes in (lanes, memory):
         axes.axvline(forward_ns / 1e6, color="#444444", linewidth=1, linestyle="--")
     memory.text(forward_ns / 1e6, 1.1 * peak_bytes / scale, " backward", fontsize=9, va="top")
-    if path is not None:
-        write(figure, path)
+    write(figure, path)
     return figure
 
 

@@ -87,11 +87,11 @@ class Profile(Estimator):
 
     def _times(self, graph: Graph, timed: BoolArray) -> dict[int, int]:
         from remat.pytorch.measure.profiling import time_values
-        from remat.pytorch.measure.timing import Stopwatch, device_label, device_of
+        from remat.pytorch.measure.timing import Stopwatch, device_label, timed_device
 
         values: list[int] = np.flatnonzero(timed).tolist()
         keys = call_keys(graph, values)
-        device = device_of(self.device)
+        device = timed_device(self.device)
         label = device_label(device)
         file = timings_file(label) if self.cache is None else Path(self.cache).expanduser()
         cached = read_timings(file, label)

@@ -10,9 +10,8 @@ from typing import Any
 
 from remat.answer.solver import check_time_limit
 from remat.errors import Infeasible, InvalidOption, LimitReached
-from remat.facts.argument_checks import model_and_arguments
+from remat.facts.argument_checks import checked_bytes, model_and_arguments
 from remat.improve.progress import ended_early, is_over
-from remat.predict.whole_step import read_memory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.ahead.forecasting import PYTORCH, forecast
 from remat.pytorch.read.optimizer_memory import MakeOptimizer
@@ -52,7 +51,7 @@ def largest_batch(
         InvalidOption: `step` takes no batch size; the memory, the optimizer or the cost model is invalid; or no batch
             seems too large.
     """
-    most = read_memory(memory)
+    most = checked_bytes("memory", memory)
     check_time_limit(time_limit_s)
     deadline_s = None if time_limit_s is None else time.monotonic() + time_limit_s
     try:

@@ -17,11 +17,11 @@ from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.improve.progress import ending_within, limit_for
 from remat.predict.device_timeline import timeline
-from remat.predict.whole_step import Forecast, Surroundings
+from remat.predict.whole_step import FixedMemory, Forecast
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.capture import capture
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
-from remat.pytorch.run.on_device import bytes_of, plan_on_device, trained
+from remat.pytorch.run.on_device import bytes_of, plan_on_device, trainable_parameters
 from remat.pytorch.seam.compilations import name_of
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import tree_leaves
@@ -85,19 +85,19 @@ def forecast(
             if one.device_limits:
                 solution = plan_on_device(graph, one, None, alive, optimizer=optimizer)
             else:
-                budget = one.limits_peak or one.saved_limits  # all others are minimum cuts, which take no limit
-                limit_s = limit_for(find_solver(DEFAULT_BUDGET_SOLVER), time_limit_s) if budget else None
+                solver = find_solver(DEFAULT_BUDGET_SOLVER)
+                limit_s = limit_for(solver, time_limit_s) if one.limits_memory else None  # minimum cuts take no limit
                 solution = choose(graph, one, time_limit_s=limit_s)
             assert solution.plan is not None  # both raise where there is none
             plans[name] = solution.plan
     own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
-    taken = optimizer_memory(optimizer, trained(parameters), gpu=gpu)
-    around = Surroundings.of(graph, sum(own), taken)
+    taken = optimizer_memory(optimizer, trainable_parameters(parameters), gpu=gpu)
+    fixed = FixedMemory.of(graph, sum(own), taken)
     forecasts = [
-        around.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
+        fixed.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
         for name, plan in plans.items()
     ]
-    return Forecast(*own, around.gradient_bytes, taken, tuple(forecasts))
+    return Forecast(*own, fixed.gradient_bytes, taken, tuple(forecasts))
 
 
 # All parameters that the graph reads must be among the tensors that were found.

@@ -15,7 +15,7 @@ from remat.facts.files import write_file
 from remat.facts.graph import Graph
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
-from remat.pytorch.seam.compiled_kernels import Cubin, compiled
+from remat.pytorch.seam.compiled_kernels import Cubin, compile_kernel
 from remat.pytorch.seam.virtual_gpu import device_of
 
 
@@ -106,4 +106,4 @@ def _kernels(code: PassCode) -> Iterator[KernelCubins]:
         launches.update(names)
         bytes_.update(dict.fromkeys(names[:1], kernel.bytes))  # the first of several gets the bytes of all
     for name, times in launches.items():
-        yield KernelCubins(name, times, bytes_[name], tuple(compiled(code.sources[name], name)))
+        yield KernelCubins(name, times, bytes_[name], tuple(compile_kernel(code.sources[name], name)))

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
-from remat.pytorch.read.sample_call import difference, operator_named
+from remat.pytorch.read.sample_call import operator_named, result_mismatch
 from remat.pytorch.seam.fakes import constant_zeros, in_mode
 from remat.pytorch.seam.torch_names import (
     FakeTensorMode,
@@ -182,7 +182,7 @@ class _Builder:
             result = target(*args, **kwargs)
         except Exception as error:
             raise CannotRebuild(f"{node.name!r} ({self.graph.ops[value]}) fails on its arguments: {error}") from None
-        wrong = difference(self.graph, value, result)
+        wrong = result_mismatch(self.graph, value, result)
         if wrong:
             raise CannotRebuild(f"{node.name!r} ({self.graph.ops[value]}) gives {wrong}")
         return result

@@ -35,7 +35,7 @@ class InductorKernel:
 
 
 @contextmanager
-def counted() -> Generator[list[InductorKernel]]:
+def counting_kernels() -> Generator[list[InductorKernel]]:
     """Yields a growing list of the kernels that Inductor schedules in this thread within the block.
 
     Caches are off inside, because a graph from a cache is never scheduled. The backward pass runs, and so compiles, in

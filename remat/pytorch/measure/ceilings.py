@@ -8,7 +8,7 @@ import re
 import torch
 
 from remat.predict.time.device import DeviceProfile, measured_file
-from remat.pytorch.measure.timing import Stopwatch, device_name, device_of, undisturbed
+from remat.pytorch.measure.timing import Stopwatch, device_name, timed_device, undisturbed
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _COPIED_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
@@ -27,7 +27,7 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
     Returns:
         the reached rates, with fractions of 1. float32 products use torch's current setting of TF32.
     """
-    device = device_of(kind)
+    device = timed_device(kind)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with undisturbed(device):
         stopwatch = Stopwatch(device)
@@ -48,7 +48,7 @@ def measured_device(kind: str | None = None) -> DeviceProfile:
     The file that `remat device` writes may describe another device: one of another machine that shares the folder, or
     one with another number of cores. Then this device gets a separate file.
     """
-    device = device_of(kind)
+    device = timed_device(kind)
     name = device_name(device)
     own = measured_file(f"{device.type}-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}")
     files = [file for file in (measured_file(device.type), own) if file.is_file()]

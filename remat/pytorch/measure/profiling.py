@@ -9,7 +9,7 @@ import torch
 from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.measure.timing import undisturbed
-from remat.pytorch.read.sample_call import difference, rebuild
+from remat.pytorch.read.sample_call import rebuild, result_mismatch
 from remat.pytorch.seam.torch_names import fork_rng
 
 TimeCall = Callable[[Callable[[], object]], int]
@@ -34,7 +34,7 @@ def time_values(
         for key, value in value_of.items():
             try:
                 call = rebuild(graph, value, device)
-                wrong = difference(graph, value, call())
+                wrong = result_mismatch(graph, value, call())
                 if wrong:
                     raise CannotRebuild(f"it gives {wrong}")
                 times[key] = time_call(call)

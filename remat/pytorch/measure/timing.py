@@ -71,7 +71,7 @@ class Stopwatch:
         return 1e6 * start.elapsed_time(end)
 
 
-def device_of(kind: str | None) -> torch.device:
+def timed_device(kind: str | None) -> torch.device:
     """Returns the device of a kind: "cpu", "cuda", or None for CUDA if there is any."""
     require_kind(kind)
     available = torch.cuda.is_available()

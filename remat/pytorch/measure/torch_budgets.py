@@ -14,7 +14,7 @@ from remat.answer.plan import Plan
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.refine.states import Space
 from remat.pytorch.inductor.to_fx import JointGraph
-from remat.pytorch.read.capture import visit_joint_graphs, where
+from remat.pytorch.read.capture import device_facts, visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.seam.torch_partitioner import torchs_choice
 from remat.pytorch.seam.torch_settings import partitioner_settings
@@ -42,7 +42,7 @@ def torchs_plans(
     shares = tuple(budgets)
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graph = extract(joint_graph, node_info, num_fwd_outputs, where(joint_graph))
+        graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
         chosen = {budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in shares}
         plans.append((graph, chosen))
 

@@ -17,7 +17,7 @@ from remat.improve.refine.objectives import KernelObjective, Launch, Objective, 
 from remat.improve.refine.oracles import BatchScorer, Oracle, each_once
 from remat.improve.refine.states import State
 from remat.pytorch.inductor.scheduled import Scheduled, outputs_of
-from remat.pytorch.measure.timing import Stopwatch, device_of
+from remat.pytorch.measure.timing import Stopwatch, timed_device
 from remat.pytorch.seam.inductor_lowering import compile_pass
 
 # Runs of each step, in turns; the score is the median.
@@ -74,7 +74,7 @@ class Device(Oracle):
     def on(self, graph: Graph, objective: Objective) -> BatchScorer:
         """Returns a scorer that compiles each plan once, and times all plans again in each call."""
         self.terms(objective)
-        device = device_of(None)
+        device = timed_device(None)
         scheduled, watch = Scheduled(graph, device=device), Stopwatch(device)
         steps: dict[Choice, _Step] = {}
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from remat.errors import InvalidOption, UnsupportedTorch
-from remat.pytorch.inductor.traffic_count import InductorKernel, counted
+from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels
 from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.measure.saved import Saved, saved_activations
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
@@ -201,7 +201,7 @@ class _TrainingRun:
     # The caller restores what the steps change.
     def first(self) -> Measured:
         start = time.perf_counter()
-        with counted() as kernels, fresh_compilation(), torch.enable_grad():
+        with counting_kernels() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
         first_s = time.perf_counter() - start
         saved = saved_activations(self.step, self.model, *self.args)[

@@ -12,8 +12,8 @@ from torch import fx
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.mutated_inputs import split
-from remat.pytorch.read.other_device import for_device
+from remat.pytorch.read.mutated_inputs import split_joint_graph
+from remat.pytorch.read.other_device import arguments_on
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_of_errors
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.inductor_lowering import run_uncompiled
@@ -72,13 +72,13 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
     }
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | where(joint_graph)))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | device_facts(joint_graph)))
 
     visit_joint_graphs(read, model_or_fn, *args, device=device, **kwargs)
     return graphs
 
 
-def where(joint_graph: fx.Graph) -> dict[str, str]:
+def device_facts(joint_graph: fx.Graph) -> dict[str, str]:
     """Returns the device for `Graph.meta`: "cpu" and whether torch uses one thread, or "cuda" and the GPU's name."""
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
@@ -116,7 +116,7 @@ def visit_joint_graphs(
     # code that all modules share nor the next capture.
     call.__code__ = call.__code__.replace()
     with (
-        for_device(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),
+        arguments_on(device, model_or_fn, args, kwargs) as (moved_args, moved_kwargs),
         in_their_mode(model_or_fn, moved_args, moved_kwargs),
         put_back(model_or_fn, moved_args, moved_kwargs),
         fresh_compilation(),
@@ -144,7 +144,7 @@ class _Visit(CustomPartitionerFn):
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return split(gm, joint_inputs, self.chooser, **kwargs)
+        return split_joint_graph(gm, joint_inputs, self.chooser, **kwargs)
 
     def uuid(self) -> None:
         return None

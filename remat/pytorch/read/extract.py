@@ -21,7 +21,7 @@ from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
-from remat.pytorch.read.places import Notes, noted, places_of
+from remat.pytorch.read.places import Notes, meta_entries, places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.read.values import Values
 
@@ -52,7 +52,7 @@ class _Reader:
 
     def graph(self, meta: dict[str, str]) -> Graph:
         nodes, ops, kinds = self.nodes, self.ops, self.ops.different
-        values = Values.of(noted(self.metas, "val"))
+        values = Values.of(meta_entries(self.metas, "val"))
         marked = self._marks()
         region = self._regions()
         producers, consumers = self.inputs.producers, self.inputs.consumers

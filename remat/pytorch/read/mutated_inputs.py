@@ -78,7 +78,7 @@ def _target(node: fx.Node) -> list[fx.Node]:
     return node.all_input_nodes[:1] if Operator.of(node).mutates else []
 
 
-def split(
+def split_joint_graph(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], chooser: Chooser, **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Splits a joint graph with torch's partitioner and our choice of saved values; changes the graph in place."""

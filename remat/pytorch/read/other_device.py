@@ -21,7 +21,7 @@ from remat.pytorch.seam.virtual_gpu import device_of
 
 
 @contextmanager
-def for_device(
+def arguments_on(
     device: Any, model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Generator[Call]:
     """Yields the arguments with which to call a model so that it is traced for a device.

@@ -49,10 +49,10 @@ class Notes:
 
     @classmethod
     def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:
-        return cls(*(noted(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")))
+        return cls(*(meta_entries(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")))
 
 
-def noted(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
+def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
     """Returns the entry `key` of each node's `meta`; None for nodes without it."""
     return [*map(dict[str, Any].get, metas, repeat(key))]
 

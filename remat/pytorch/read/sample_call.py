@@ -38,21 +38,21 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
     return lambda: operator(*args, **kwargs)
 
 
-def difference(graph: Graph, value: int, result: Any) -> str:
+def result_mismatch(graph: Graph, value: int, result: Any) -> str:
     """Describes how a result differs from the graph's value in shape and dtype; "" if it does not."""
     if graph.dtypes[value]:
-        return _mismatch(graph, value, result)
+        return _tensor_mismatch(graph, value, result)
     elements: list[int] = graph.consumers[graph.producers == value].tolist()
     for element in elements:
         if graph.ops[element] == "getitem":
             position = json.loads(graph.arguments[element])[1]
-            wrong = _mismatch(graph, element, result[position])
+            wrong = _tensor_mismatch(graph, element, result[position])
             if wrong:
                 return wrong
     return ""
 
 
-def _mismatch(graph: Graph, value: int, result: Any) -> str:
+def _tensor_mismatch(graph: Graph, value: int, result: Any) -> str:
     expected = f"{graph.dtypes[value]}{list(graph.shapes[value])}"
     if not isinstance(result, torch.Tensor):
         return "" if graph.dtypes[value] == "symint" else f"{type(result).__name__} instead of {expected}"

@@ -10,9 +10,9 @@ from torch import fx
 
 from remat.errors import CaptureError
 from remat.facts.graph import Graph
-from remat.pytorch.read.capture import where
+from remat.pytorch.read.capture import device_facts
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.mutated_inputs import split
+from remat.pytorch.read.mutated_inputs import split_joint_graph
 
 # The first operator of autograd's backward pass from a loss.
 _SEED = torch.ops.aten.ones_like.default
@@ -48,10 +48,10 @@ def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step") -
     meta = {"model": name, "captured": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
     def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | where(joint_graph)))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | device_facts(joint_graph)))
         return list(node_info.inputs)
 
-    split(joint, (), chooser, num_fwd_outputs=1, static_lifetime_input_indices=list(range(parameters)))
+    split_joint_graph(joint, (), chooser, num_fwd_outputs=1, static_lifetime_input_indices=list(range(parameters)))
     return graphs[0]
 
 

@@ -1,12 +1,15 @@
 """Makes a compiled training step that follows a plan.
 
-`partitioner` is what torch calls with each joint graph: it solves, or takes a plan that was made before (`replay`),
-checks it, and splits the graph. `compile` is `torch.compile` with that partitioner. `shared_budget` gives the graphs
-of a run plans within one budget, by what `calls` has seen to be alive at the same time; `budgeted` compiles again
-where they change; `plan_request` and `sizes` say what a graph is planned for. `ranks` has all processes of a
-distributed run take one plan; `cache_key` tells torch's caches what a plan depends on; and `eager_warning` says if a
-model runs without one.
+Torch calls `partitioner` with each joint graph. It finds a plan, or takes one that was made before (`replay`), checks
+the plan, and splits the graph in two. `compile` is `torch.compile` with that partitioner. `plan_request` and `sizes`
+describe for which sizes and which budget a graph is planned.
 
-This room imports the floors of `remat` up to `remat.improve`, and `remat.pytorch.read` and `.seam`. Begin with
+If several graphs share a budget, `live_calls` counts which of their calls are alive at the same time, `shared_budget`
+makes plans for all of them together, and `budget_backend` compiles a model again when its plans change. `peak_check`
+checks the peak of a plan by the code that Inductor writes. `ranks` makes all processes of a distributed run use one
+plan, `cache_key` tells torch's caches on what a plan depends, `cached_plans` stores plans in these caches, and
+`eager_warning` warns if a model runs without a plan. `report` prints what was planned.
+
+This package imports the floors of `remat` up to `remat.improve`, and `remat.pytorch.read` and `.seam`. Begin reading in
 `partitioner`.
 """

@@ -1,8 +1,8 @@
-"""Makes a key for torch's caches of everything that can change a plan.
+"""Makes a key for torch's caches, from everything that can change a plan.
 
-A setting is taken apart down to its plain values, wherever a plug-in lies in it: in a sum of sums, in a list, in a
-field of whatever name. Of each plug-in counts its source, so that a cost model under development is never answered
-from the cache of its former self, and what its prices depend on beside its fields (`CostModel.data`).
+A setting is taken apart down to its plain values, so that a plug-in is found wherever it is: in a sum of sums, in a
+list, or in any field. The source code of each plug-in is a part of the key, so that torch never reuses what an earlier
+version of a cost model has planned. So is what its prices depend on beside its fields (`CostModel.data`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).parents[2]
 
 
 def key_of(*settings: object) -> str:
-    """Hashes settings and the sources behind them; the key is the same in every process."""
+    """Hashes settings, and the source code that they use; the key is the same in every process."""
     digest = hashlib.sha256()
     for source in sorted(_PACKAGE.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -39,7 +39,7 @@ def key_of(*settings: object) -> str:
     return digest.hexdigest()
 
 
-# A `repr` may leave fields out, and shortens long arrays. `estimators`: a text may stand for one of these.
+# Not by `repr`, which may leave out fields, and shortens long arrays. A text may name one of `estimators`.
 def _parts(setting: object, estimators: Collection[str]) -> Iterator[bytes]:
     if isinstance(setting, CostModel | Estimator):
         yield setting.data().encode()
@@ -75,7 +75,7 @@ def _inner(setting: object) -> Sequence[object] | None:
     return None
 
 
-# The source is the package's folder, or the module that is in no package.
+# All files of the plug-in's package, or the file of a module that is in no package.
 def _source_of(plugin: type) -> bytes:
     module = sys.modules[plugin.__module__]
     if getattr(module, "__file__", None) is None:
@@ -85,7 +85,7 @@ def _source_of(plugin: type) -> bytes:
     return b"".join(source.read_bytes() for source in sources)
 
 
-# A class without a file has a number of its own, for as long as the process lives.
+# A class without a file, as in a notebook, gets a random number that is valid until the process ends.
 @cache
 def _source_in_notebook(plugin: type) -> bytes:
     del plugin

@@ -1,4 +1,4 @@
-"""Counts the calls whose saved values are alive: from the forward pass of a compiled graph to its backward pass."""
+"""Tells a shared budget about each graph that is compiled, and about each call that saves values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from remat.pytorch.run.on_device import check_device, plan_on_device
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_budget import CompiledGraph, SharedBudget
 from remat.pytorch.run.shared_storages import Boundary, activations_of
-from remat.pytorch.seam.compilations import is_whole
+from remat.pytorch.seam.compilations import covers_whole_call
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.torch_names import storage_of, tree_leaves
@@ -28,15 +28,18 @@ from remat.pytorch.seam.torch_names import storage_of, tree_leaves
 class ModelCall:
     """Describes a call of a model by its user."""
 
-    budget: SharedBudget  # that the model's graphs share
+    budget: SharedBudget  # the one that the model's graphs share
     model: Callable[..., Any]
     arguments: Any = ()
-    graphs: int = 0  # how many compiled graphs have run in it so far
+    graphs: int = 0  # how many compiled graphs have run in this call so far
 
-    def made_elsewhere(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """Finds the inputs without a gradient that other graphs of the model computed: the bytes of each storage.
+    def from_other_graphs(self, inputs: Sequence[Any]) -> dict[int, int]:
+        """Finds which inputs of a graph, such as a mask, other graphs of the model computed, if they need no gradient.
 
-        A mask is one. Inputs that need a gradient are known when the graph is compiled.
+        Inputs that need a gradient are known already when the graph is compiled.
+
+        Returns:
+            the bytes of each storage.
         """
         tensors = [value for value in inputs if isinstance(value, Tensor) and not value.requires_grad]
         known = _storages(owned(self.model, self.arguments)) if tensors else {}
@@ -45,17 +48,19 @@ class ModelCall:
 
 @dataclass
 class Compilation:
-    """Holds what a plan of a graph depends on, while Dynamo has the graph compiled within a budget."""
+    """Holds what the plan of a graph depends on, while Dynamo compiles the graph within a budget."""
 
     budget: SharedBudget
     others: bool  # whether other graphs may follow in the same step
     inputs: Sequence[Tensor]  # of the graph
-    owned: Sequence[Tensor]  # the model's parameters, buffers and arguments; empty if no device is limited
-    made_before: frozenset[int]  # which of its inputs are activations of the run, by position
-    piece: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
+    owned: Sequence[
+        Tensor
+    ]  # parameters, buffers and arguments of the model; empty if the memory of no device is limited
+    activation_inputs: frozenset[int]  # positions of the inputs that earlier graphs computed, and that need gradients
+    compiled_graph: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
 
     def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> ChosenPlan:
-        """Chooses a plan for the graph (see `SharedBudget.plan_for`)."""
+        """Chooses a plan for the graph; see `SharedBudget.plan_for`."""
         model = self.budget.cost_model
         if model.device_limits:
             check_device(model, is_alone=not self.others)
@@ -63,23 +68,23 @@ class Compilation:
             larger = max(int(planned) - sum(tensor.nbytes for tensor in self.inputs), 0)
             found = plan_on_device(graph, model, solver, [*self.owned, *self.inputs], larger_bytes=larger)
             return ChosenPlan.of(found)
-        made_before = self.made_before_of(joint_graph)
-        return self.budget.plan_for(graph, solver, made_before, others=self.others, copy_stream=copy_stream)
+        activation_inputs = self.activation_inputs_of(joint_graph)
+        return self.budget.plan_for(graph, solver, activation_inputs, others=self.others, copy_stream=copy_stream)
 
-    def settle(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
-        """Records the plan that the graph runs, and says whether larger sizes of it may save up to the whole budget."""
-        boundary, made_before = Boundary.of(graph, joint_graph), self.made_before_of(joint_graph)
-        self.piece = self.budget.compiled(graph, plan, made_before, boundary, others=self.others)
-        return self.piece.may_take_all
+    def record_plan(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
+        """Records the plan with which the graph runs. Returns whether the graph may use the whole budget by itself."""
+        boundary, activation_inputs = Boundary.of(graph, joint_graph), self.activation_inputs_of(joint_graph)
+        self.compiled_graph = self.budget.add_compiled(graph, plan, activation_inputs, boundary, others=self.others)
+        return self.compiled_graph.may_take_all
 
     def sizes_seen(self, joint_graph: fx.Graph) -> dict[str, int]:
-        """Returns the sizes that the same graph was planned for before, for the caller to change."""
+        """Returns the sizes for which the same graph was planned before; the caller may change them."""
         structure = hash(tuple((node.name, str(node.target)) for node in joint_graph.nodes))
         return self.budget.largest.setdefault(structure, {})
 
-    def made_before_of(self, joint_graph: fx.Graph) -> list[str]:
+    def activation_inputs_of(self, joint_graph: fx.Graph) -> list[str]:
         inputs = joint_graph.find_nodes(op="placeholder")
-        return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.made_before]
+        return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.activation_inputs]
 
 
 # A tensor without a storage of its own, such as a sparse one, is left out.
@@ -95,14 +100,14 @@ _call: ContextVar[ModelCall | None] = ContextVar("_call", default=None)
 _compilation: ContextVar[Compilation | None] = ContextVar("_compilation", default=None)
 
 
-def compilation() -> Compilation | None:
-    """Returns the compilation under way in this thread, if its graph shares a budget."""
+def current_compilation() -> Compilation | None:
+    """Returns the compilation that is running in this thread; None if its graph shares no budget."""
     return _compilation.get()
 
 
 @contextmanager
-def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> Generator[None]:
-    """Counts what runs in the block as one call of a model."""
+def counting_call(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> Generator[None]:
+    """Makes all graphs that run in the block belong to one call of a model."""
     token = _call.set(ModelCall(budget, model, arguments))
     try:
         yield
@@ -111,16 +116,16 @@ def called(budget: SharedBudget, model: Callable[..., Any], arguments: Any) -> G
 
 
 @contextmanager
-def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[Compilation | None]:
-    """Makes what is compiled in the block share the budget of the call under way, if there is one."""
+def sharing_budget(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[Compilation | None]:
+    """Makes a graph that is compiled in the block share the budget of the running call; yields None without a call."""
     call = _call.get()
     if call is None:
         yield None
         return
-    others = not (call.budget.is_alone and not call.graphs and is_whole(graph_module, call.model))
+    others = not (call.budget.is_alone and not call.graphs and covers_whole_call(graph_module, call.model))
     tensors = [(i, value) for i, value in enumerate(inputs) if isinstance(value, Tensor)]
     made = frozenset(i for i, tensor in tensors if others and tensor.requires_grad and not tensor.is_leaf)
-    # With the arguments, which a graph need not read.
+    # The arguments are alive even if the graph does not read them.
     limited = call.budget.cost_model.device_limits
     alive = [*reachable_tensors(call.model, call.arguments), *owned(call.model, call.arguments)] if limited else []
     token = _compilation.set(Compilation(call.budget, others, [tensor for _, tensor in tensors], alive, made))
@@ -130,31 +135,33 @@ def compiling(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Generator[
         _compilation.reset(token)
 
 
-def counted(compiled: Callable[..., Any], piece: CompiledGraph) -> Callable[..., Any]:
-    """Wraps a compiled graph, so that the budget hears when a call has saved values, and when these are freed."""
+def with_counted_calls(compiled: Callable[..., Any], compiled_graph: CompiledGraph) -> Callable[..., Any]:
+    """Wraps a compiled graph, so that the budget counts each call from its forward pass to its backward pass."""
 
     def run(*args: Any) -> Any:
         call = _call.get()
-        is_new = call is not None and call.budget.is_alone and piece.is_careful
-        elsewhere = call.made_elsewhere(args) if call is not None and is_new else {}
+        is_new = call is not None and call.budget.is_alone and compiled_graph.is_careful
+        elsewhere = call.from_other_graphs(args) if call is not None and is_new else {}
         results = compiled(*args)
         if call is not None:
             call.graphs += 1
             node = compiled_node([leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)])
             if node is not None:
-                activations = activations_of(piece.boundary, piece.made_before, elsewhere, args, results)
-                call.budget.began(piece, elsewhere, activations, node)
+                activations = activations_of(
+                    compiled_graph.boundary, compiled_graph.activation_inputs, elsewhere, args, results
+                )
+                call.budget.begin_call(compiled_graph, elsewhere, activations, node)
         return results
 
     return run
 
 
 def compiled_node(tensors: Sequence[Tensor]) -> Any:
-    """Finds the nearest compiled node of the autograd graph behind some tensors; None if there is none."""
+    """Finds the nearest compiled node in the autograd graph of some tensors; None if there is none."""
     stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(stack)
     for node in stack:
-        if node.name() == "CompiledFunctionBackward":  # AOTAutograd's, whichever compiler follows
+        if node.name() == "CompiledFunctionBackward":  # the name that AOTAutograd gives, whatever compiler it calls
             return node
         following = [source for source, _ in node.next_functions if source is not None and source not in seen]
         seen.update(following)

@@ -1,4 +1,4 @@
-"""Runs `torch.compile` with a plan of this library."""
+"""Calls `torch.compile` with the plans of this library."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, RematError
 from remat.facts.argument_checks import checked_flag
 from remat.problem.costmodel import CostModel
-from remat.pytorch.run.budgeted import compile_within
+from remat.pytorch.run.budget_backend import compile_within
+from remat.pytorch.run.cached_plans import collecting_plans
 from remat.pytorch.run.eager_warning import warn_if_skipped
-from remat.pytorch.run.kept import under_way
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
 from remat.pytorch.run.replay import Plans, has_symbols, plans_of
-from remat.pytorch.run.report import CompiledStep, reporting
-from remat.pytorch.run.shared_budget import SharedBudget, has_budget
+from remat.pytorch.run.report import CompiledStep, with_report
+from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options, run_uncompiled
 from remat.pytorch.seam.torch_names import torch_compile
@@ -51,7 +51,7 @@ def compile(
     codegen: bool = True,
     **torch_compile_kwargs: Any,
 ) -> CompiledStep | Callable[[Callable[..., Any]], CompiledStep]:
-    """Compiles a model as `torch.compile` does, with what to save chosen by a cost model and a solver.
+    """Compiles a model like `torch.compile`, but a cost model and a solver choose what is saved for the backward pass.
 
     Args:
         model: a module or function; without one, as in `@remat.compile(cost_model=...)`, a decorator is returned.
@@ -85,8 +85,8 @@ def compile(
         model was traced, the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
     """
     if model is None:
-        given = {name: value for name, value in locals().items() if name not in ("model", "torch_compile_kwargs")}
-        return functools.partial(compile, **given, **torch_compile_kwargs)
+        options = {name: value for name, value in locals().items() if name not in ("model", "torch_compile_kwargs")}
+        return functools.partial(compile, **options, **torch_compile_kwargs)
     if not callable(model):  # pyright: ignore[reportUnnecessaryComparison]
         raise InvalidOption(f"model must be a module or a function, got {model!r}")
     checked_flag("codegen", codegen)
@@ -109,12 +109,11 @@ def compile(
     )
     if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
         torch_compile_kwargs.setdefault("dynamic", False)
-    if shared is None and not partitioner.plans and has_budget(partitioner.cost_model):
+    if shared is None and not partitioner.plans and partitioner.cost_model.limits_memory:
         shared = SharedBudget.of_one(partitioner.cost_model)
     if shared is not None:
         check_device(shared.cost_model, is_alone=shared.is_alone)
-        mode, given = torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None)
-        options = _inductor_options(mode, given)
+        options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
         step = compile_within(shared, model, partitioner, options, codegen=codegen, **torch_compile_kwargs)
     elif not codegen:
         uncompiled = functools.partial(run_uncompiled, partitioner=partitioner, options={"fallback_random": True})
@@ -124,27 +123,27 @@ def compile(
         step = torch_compile(model, backend=InductorBackend(partitioner), options=options, **torch_compile_kwargs)
     step = warn_if_skipped(step, model)
     if shared is None:
-        return reporting(step, model, partitioner.log)
+        return with_report(step, model, partitioner.log)
     limit_bytes = None if shared.cost_model.limits_peak else shared.limit_bytes
-    return reporting(step, model, partitioner.log, shared.most_held_bytes, limit_bytes)
+    return with_report(step, model, partitioner.log, shared.most_held_bytes, limit_bytes)
 
 
 @dataclass(frozen=True)
 class InductorBackend:
-    """Compiles Dynamo's graphs by TorchInductor with our partitioner; equal backends compile the same."""
+    """Compiles the graphs of Dynamo by TorchInductor, with our partitioner."""
 
-    __name__ = "remat"  # as it is registered: what torch knows by name, it treats as its own
+    __name__ = "remat"  # the registered name: torch treats backends that it knows by name as its own
     partitioner: Partitioner
 
     def __call__(
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
-        """Compiles a graph of Dynamo's. If torch has it in its cache, the report names the plan of an earlier run."""
+        """Compiles a graph. If torch finds it in its cache on disk, the report has the plan of an earlier run."""
         patches = {**(options or {}), "custom_partitioner_fn": self.partitioner}
-        with under_way(graph_module) as graph:
+        with collecting_plans(graph_module) as graph:
             compiled = compile_fx(graph_module, example_inputs, patches)
-            # Inside the block: outside it, a note that is read counts as one of somebody else's backend.
-            from_cache = [] if graph.planned else graph.found_with(compiled)
+            # Inside the block: outside of it, a plan that is read counts as one of another backend.
+            from_cache = [] if graph.planned else graph.load_from(compiled)
         for planned in from_cache:
             self.partitioner.log.add(planned)
         return compiled
@@ -198,11 +197,11 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
-    known = [f"remat.{name}" for name in _OPTIONS]
-    for name in sorted(options.keys() - set(known)):
-        raise InvalidOption(f"options must name one of {', '.join(known)}, got {name!r}{near(name, known)}")
-    given = {name.removeprefix("remat."): value for name, value in options.items()}
-    return Partitioner.of(**_from_environment(_OPTIONS.keys() - given), **given)
+    allowed = [f"remat.{name}" for name in _OPTIONS]
+    for name in sorted(options.keys() - set(allowed)):
+        raise InvalidOption(f"options must name one of {', '.join(allowed)}, got {name!r}{near(name, allowed)}")
+    values = {name.removeprefix("remat."): value for name, value in options.items()}
+    return Partitioner.of(**_from_environment(_OPTIONS.keys() - values), **values)
 
 
 def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
@@ -218,17 +217,17 @@ def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
     return asked
 
 
-def _check_environment(known: Collection[str]) -> None:
+def _check_environment(allowed: Collection[str]) -> None:
     for name in sorted(os.environ):
-        if name.startswith("REMAT_") and name not in known:
-            told = f"{near(name, known) or ';'} there are: {', '.join(sorted(known))}"
-            warnings.warn(f"remat ignores the unknown environment variable {name}{told}", stacklevel=2)
+        if name.startswith("REMAT_") and name not in allowed:
+            hint = f"{near(name, allowed) or ';'} there are: {', '.join(sorted(allowed))}"
+            warnings.warn(f"remat ignores the unknown environment variable {name}{hint}", stacklevel=2)
 
 
 # As torch.compile joins its `mode` and `options`.
 def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     from_mode = {} if mode is None or mode == "default" else mode_options(mode)
-    known = {*all_options(), *_TORCHS}
+    allowed = {*all_options(), *_TORCHS}
     for name in options or {}:
         if (own := name.removeprefix("remat.")) in _OPTIONS:
             raise InvalidOption(
@@ -236,9 +235,9 @@ def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> di
                 f"got {name!r}; "
                 f'they are for torch.compile(model, backend="remat", options={{"remat.{own}": ...}})'
             )
-        if name.replace("-", "_") not in known:
+        if name.replace("-", "_") not in allowed:
             raise InvalidOption(
-                f"options must name settings of TorchInductor, got {name!r}{near(name, known)}; "
+                f"options must name settings of TorchInductor, got {name!r}{near(name, allowed)}; "
                 f"torch._inductor.list_options() lists them"
             )
     return {**from_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}

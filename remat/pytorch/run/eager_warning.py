@@ -1,8 +1,8 @@
 """Warns if a compiled model runs eagerly, and so without a plan.
 
-Dynamo gives up on some functions without a word. Whether it did is told from what is left behind: a call
-during which nothing was compiled, whose results need gradients, and whose backward pass holds no compiled
-part. Nothing is said of a call from a cache, Dynamo's or the compiler's: its backward pass holds one.
+Dynamo runs some functions eagerly without a warning. This module recognizes such a call by three signs: nothing was
+compiled during the call, its results need gradients, and their autograd graph has no compiled node. A call that uses
+what was compiled before, by this process or in torch's caches, has such a node, and gets no warning.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from remat.pytorch.seam.torch_names import storage_number, tree_leaves
 
 
 def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes `compiled` warn if its first call that needs gradients ran eagerly.
+    """Makes a compiled model warn if its first call that needs gradients runs eagerly.
 
-    A model of which Dynamo compiles some part gets no warning for the rest.
+    There is no warning if Dynamo compiles a part of the model.
 
     Args:
-        compiled: what `torch.compile` made of the model; a module is changed in place, and only up to
-            that first call.
+        compiled: the result of `torch.compile` for the model. A module is changed in place until that first call.
     """
     if compiled is model:  # torch's switch for "do not compile" is set
         return compiled
@@ -62,7 +61,7 @@ def warn_if_skipped(compiled: Callable[..., Any], model: Callable[..., Any]) -> 
     return compiled
 
 
-# Arguments and views of them do not count.
+# Results that are arguments, or views of arguments, do not count.
 def _new_tensors(result: Any, model: Callable[..., Any], args: Any) -> list[Tensor]:
     known = {storage_number(tensor) for tensor in owned(model, args)} | {None}
     results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.grad_fn is not None]

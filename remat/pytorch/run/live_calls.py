@@ -1,4 +1,4 @@
-"""Counts the calls of compiled graphs whose saved values are alive, and records which were alive at the same time."""
+"""Counts calls of compiled graphs while their saved values are alive, and records which are alive at the same time."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch.compiler import is_dynamo_compiling
 from remat.pytorch.run.shared_storages import Shared, SharedStorages
 from remat.pytorch.seam.compilations import saved_values_freed
 
-Together: TypeAlias = frozenset[tuple[str, int]]
-"""Keys of graphs, and how many calls of each are alive at the same time."""
+CallCounts: TypeAlias = frozenset[tuple[str, int]]
+"""The keys of graphs, each with the number of its calls that are alive at the same time."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Describes calls that were alive at the same time.
+    """Describes calls whose saved values were alive at the same time.
 
     Attributes:
-        order: the key of each call's graph, in the order of beginning.
-        shared: the storages that the calls have in common, or that other graphs handed to them.
-        handed_bytes: the most bytes that graphs computed for them, and that no plan counts.
-        in_reverse: whether each call ended before those that began earlier.
+        order: for each call, the key of its graph, in the order in which the calls began.
+        shared: the storages that several of the calls use, or that other graphs passed to them.
+        handed_bytes: the most bytes of their inputs that other graphs computed, and that no plan counts.
+        in_reverse: whether the calls ended in the opposite order.
     """
 
     order: tuple[str, ...]
@@ -38,10 +38,10 @@ class Overlap:
 
 
 class LiveCalls:
-    """Counts calls from their forward pass to their backward pass, by the keys of their graphs.
+    """Counts calls of graphs from their forward pass to their backward pass, by the keys of the graphs.
 
     Args:
-        watches_results: also records whether results are still held when the backward pass begins.
+        watches_results: whether to record also which results are still alive when a backward pass begins.
     """
 
     def __init__(self, *, watches_results: bool) -> None:
@@ -51,35 +51,35 @@ class LiveCalls:
         self._saved: dict[int, Collection[str]] = {}
         self._released: deque[int] = deque()
         self._begun: deque[weakref.finalize[[int], Any]] = deque()
-        self._made_elsewhere: dict[int, int] = {}
+        self._from_other_graphs: dict[int, int] = {}
         self._storages = SharedStorages()
-        self._seen: dict[Together, Overlap] = {}
+        self._seen: dict[CallCounts, Overlap] = {}
         self._outputs: dict[bool, set[tuple[str, str]]] = {True: set(), False: set()}
 
     @property
-    def together(self) -> Together:
-        """Returns the calls that are alive now."""
+    def together(self) -> CallCounts:
+        """Returns how many calls of each graph are alive now."""
         self._count_released()
         return self._alive
 
     @property
-    def _alive(self) -> Together:
+    def _alive(self) -> CallCounts:
         return frozenset(Counter(self._live.values()).items())
 
     @property
     def now(self) -> Overlap:
         """Describes the calls that are alive now."""
-        shared, handed_bytes = self._storages.among(self._live), sum(self._made_elsewhere.values())
+        shared, handed_bytes = self._storages.among(self._live), sum(self._from_other_graphs.values())
         return Overlap(tuple(self._live.values()), shared, handed_bytes)
 
-    def dropped(self, key: str) -> frozenset[str]:
-        """Returns which results of a graph nobody was ever seen to hold in its backward pass, by their names there."""
+    def dropped_results(self, key: str) -> frozenset[str]:
+        """Returns the names of those results of a graph that were never alive when one of its backward passes began."""
         return frozenset(name for one, name in self._outputs[False] - self._outputs[True] if one == key)
 
-    def began(
+    def begin_call(
         self,
         key: str,
-        made_elsewhere: Mapping[int, int],
+        from_other_graphs: Mapping[int, int],
         activations: Mapping[str, Tensor],
         node: Any,
         saved: Collection[str] = (),
@@ -87,14 +87,15 @@ class LiveCalls:
         """Counts a call whose saved values are alive from now on.
 
         Args:
-            made_elsewhere: the bytes of each storage that another graph made for it, where no plan can know.
-            activations: those that it takes and makes (see `activations_of`).
-            node: of autograd, that holds the saved values. They are free once they were read, or nobody can read them
-                any more, whichever comes first.
-            saved: the names of storages that the call itself saves. It is not known whether others hold them, too.
+            key: the key of its graph.
+            from_other_graphs: the bytes of each storage of its inputs that another graph computed and no plan counts.
+            activations: the activations that it reads and returns (see `activations_of`).
+            node: the node of autograd that holds the saved values. They are freed when its backward pass has read them,
+                or when the node is deleted, whichever comes first.
+            saved: the names of the storages that the call saves. Whether others hold these, too, cannot be found out.
         """
         self._count_released()
-        self._made_elsewhere.update(made_elsewhere)
+        self._from_other_graphs.update(from_other_graphs)
         number = next(self._numbers)
         self._live[number], self._saved[number] = key, saved
         self._storages.note(number, activations)
@@ -103,21 +104,22 @@ class LiveCalls:
         self._begun.append(ended)
 
         def read(*_: Any) -> None:
-            if not is_dynamo_compiling():  # under compiled autograd, where Dynamo would watch what changes in here
+            if not is_dynamo_compiling():  # under compiled autograd, where Dynamo would trace this function
                 self._look_at_results(number, key)
                 ended()
 
-        node.register_prehook(read)  # not a hook after the node: torch would keep the incoming gradients alive for it
+        node.register_prehook(read)  # a hook that runs after the node would keep the incoming gradients alive
 
-    # Called when the backward pass of a call begins. By then later calls are over and hold nothing, so what it took or
-    # made is held by others, if at all. What no other call took is also looked at before the first backward pass.
+    # Called when the backward pass of a call begins. Later calls have ended by then and hold nothing, so whatever is
+    # alive of the call's inputs and results is held by others. Before the first backward pass, the results of all other
+    # calls are recorded, too, if no further call has read them.
     def _look_at_results(self, number: int, key: str) -> None:
         if not self._watches:
             return
         is_first, dropped = number == next(reversed(self._live), None), self._outputs[False] - self._outputs[True]
         held = self._liveness(number, key, is_first)
         if (is_first and self._alive not in self._seen) or any(held.get(result) for result in dropped):
-            gc.collect()  # compilations leave cycles behind, which hold results of graphs
+            gc.collect()  # compilations leave reference cycles, which hold results of graphs
             held = self._liveness(number, key, is_first)
         for result, is_held in held.items():
             self._outputs[is_held].add(result)
@@ -133,22 +135,22 @@ class LiveCalls:
         held = self._storages.liveness(call, alone=alone)
         return [(name, is_held) for name, is_held in held.items() if name not in self._saved.get(call, ())]
 
-    def overlaps(self) -> Mapping[Together, Overlap]:
-        """Returns which calls were alive together when one ended."""
+    def overlaps(self) -> Mapping[CallCounts, Overlap]:
+        """Returns for each set of calls that were alive when one of them ended how they overlapped."""
         self._count_released()
         return self._seen
 
     def forget(self) -> None:
-        """Forgets what was alive at the same time so far."""
+        """Forgets all overlaps that were recorded so far."""
         self._seen.clear()
 
     def _count_released(self) -> None:
-        # Those that no hook told of: the oldest one first, or each call would ask about all that are alive.
+        # No hook runs if a node is deleted. Only the oldest calls are checked, so that each call takes constant time.
         while self._begun and ((call := self._begun[0].peek()) is None or saved_values_freed(call[0])):
             self._begun.popleft()()
         if self._released and self._live:
             now, before, together = self.now, self._seen.get(self._alive, Overlap(())), self._alive
-            # Once plans are made, what is handed over is not looked at any more: what was found first is all.
+            # With new plans, inputs from other graphs are no longer recorded, so the first record counts.
             handed_bytes, in_reverse = max(before.handed_bytes, now.handed_bytes), before.in_reverse
             while self._released:
                 ended = self._released.popleft()
@@ -159,7 +161,7 @@ class LiveCalls:
             self._seen[together] = replace(overlap, handed_bytes=handed_bytes, in_reverse=in_reverse)
             self._storages.forget(all_of_them=False)
         if not self._live:
-            self._made_elsewhere.clear()
+            self._from_other_graphs.clear()
             self._storages.forget(all_of_them=True)
 
 
@@ -167,12 +169,12 @@ def _uses(overlap: Overlap) -> tuple[int, int]:
     return sum(len(uses) for _, uses in overlap.shared), len(overlap.order)
 
 
-def maximal_sets(sets: Collection[Together]) -> list[Together]:
-    """Returns the sets of calls that are no part of another set."""
-    return [one for one in sets if not any(one != other and is_part(one, other) for other in sets)]
+def maximal_sets(sets: Collection[CallCounts]) -> list[CallCounts]:
+    """Returns the sets of calls that are not contained in another set."""
+    return [one for one in sets if not any(one != other and is_subset(one, other) for other in sets)]
 
 
-def is_part(small: Together, large: Together) -> bool:
-    """Says whether a set of calls is a part of another set, or the same."""
+def is_subset(small: CallCounts, large: CallCounts) -> bool:
+    """Returns whether a set of calls is contained in another set, or equal."""
     counts = dict(large)
     return all(counts.get(key, 0) >= times for key, times in small)

@@ -1,11 +1,11 @@
-"""Adds to both graphs of a plan the copies of what it offloads, at the places of `remat.predict.kernels.host_copies`.
+"""Adds the copies of offloaded values to both graphs of a plan, where `remat.predict.kernels.host_copies` puts them.
 
-Torch can add copies of its own (`torch._functorch.config.enable_activation_offloading`, of nodes whose
-`meta["should_offload"]` is true). They are not used: they hand over the tensor on the host (see
-`remat.pytorch.seam.offload_operators`), torch refuses elements of tuples, and with copies beside the kernels
-(`activation_offload_separate_stream`) the operator that waits for one frees the value on the device, and does not
-declare that it writes to it, so Inductor puts it before operators that read the value (torch 2.13, in the code that it
-writes for an H100).
+Torch can add copies, too (`torch._functorch.config.enable_activation_offloading`, for nodes whose
+`meta["should_offload"]` is true). They are not used, for three reasons. They pass the tensor on the host to the
+backward pass, and not a handle (see `remat.pytorch.seam.offload_operators`). Torch does not offload elements of tuples.
+And with copies in a separate stream (`activation_offload_separate_stream`), the operator that waits for a copy frees
+the value on the device, but does not declare this as a write, so that Inductor puts it before operators that read the
+value (torch 2.13, in the code for an H100).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from remat.facts.graph import Graph
 from remat.predict.kernels.host_copies import Copy, CopyStep, HostCopies, early_places
 from remat.pytorch.seam.offload_operators import FETCH, FETCHED, SEND, SENT, TO_DEVICE, TO_HOST
 
-# What is done to copy a value, its name, that of the value behind whose copy it is done, and before which node.
+# The step of a copy, the name of its value, the value whose copy must come before (or None), and the node that follows.
 _Place: TypeAlias = tuple[CopyStep, str, str | None, fx.Node]
 
 
@@ -37,39 +37,39 @@ def add_copies(
     *,
     copy_stream: bool = False,
 ) -> None:
-    """Makes the forward pass hand over handles of what is offloaded, and the backward pass copy it back.
+    """Makes the forward pass copy offloaded values to the host, and the backward pass copy them back.
 
-    What the backward pass does not read, nobody hands over, and nothing is copied.
+    Values that the backward pass does not read are not copied.
 
     Args:
-        forward, backward: the graphs of the passes, which are changed.
-        num_fwd_outputs: how many outputs of the forward graph are the model's; the others are handed over.
-        copy_stream: copies run in a stream of their own, beside the kernels.
+        forward, backward: the graphs of both passes, which are changed.
+        num_fwd_outputs: how many outputs of the forward graph belong to the model; the others go to the backward pass.
+        copy_stream: whether copies run in a separate stream, at the same time as kernels.
     """
     outputs: Any = forward.graph.output_node().args[0]
     handed = {node.name: node for node in outputs[num_fwd_outputs:] if isinstance(node, fx.Node)}
     offloaded = {name: handed[name] for name in plan.offloaded if name in handed}
     if not offloaded:
         return
-    hosted = np.isin(graph.names, [*offloaded])
+    on_host = np.isin(graph.names, [*offloaded])
     if copy_stream:
         _compute_early(graph, forward)
     handles = _copied_to_host(
-        forward, offloaded, _places(graph, forward, hosted, backward=False, copy_stream=copy_stream)
+        forward, offloaded, _places(graph, forward, on_host, backward=False, copy_stream=copy_stream)
     )
     moved = {offloaded[name]: handle for name, handle in handles.items()}
     new = [moved.get(node, node) for node in outputs[num_fwd_outputs:]]
     forward.graph.output_node().args = ((*outputs[:num_fwd_outputs], *new),)
-    _copy_back(backward, handles, [*_places(graph, backward, hosted, backward=True, copy_stream=copy_stream)])
+    _copy_back(backward, handles, [*_places(graph, backward, on_host, backward=True, copy_stream=copy_stream)])
     for module in (forward, backward):
         module.recompile()
 
 
-# What the backward pass alone needs moves behind what it reads.
+# Moves each operator that only the backward pass needs to the place directly after the values that it reads.
 def _compute_early(graph: Graph, forward: fx.GraphModule) -> None:
     nodes = _calls(graph, forward)
     calls = [*nodes.values()]
-    last = [*calls]  # of those that were moved behind each call
+    last = [*calls]  # for each call, the last operator that was moved behind it
     places: list[int] = early_places(graph, np.array([*nodes], np.int64)).tolist()
     for place, node in zip(places, calls, strict=True):
         if node is not calls[place]:
@@ -77,7 +77,7 @@ def _compute_early(graph: Graph, forward: fx.GraphModule) -> None:
             last[place] = node
 
 
-# All is copied before an input is overwritten: Inductor may take an input for its clone.
+# Copies come before an input is overwritten, because Inductor may use the input in place of its clone.
 def _copied_to_host(
     forward: fx.GraphModule, offloaded: Mapping[str, fx.Node], places: Iterable[_Place]
 ) -> dict[str, fx.Node]:
@@ -99,8 +99,8 @@ def _copied_to_host(
     return handles
 
 
-# Torch puts its own operators in the place of draws that run again: what they read has no known place, and is copied
-# back between the kernels.
+# Torch replaces random operators that run again by its own operators. Nothing is known about the order of these, so
+# what they read is copied back directly before them, between the kernels.
 def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places: Sequence[_Place]) -> None:
     inputs = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
     readers = {name: [*inputs[name].users] for name in handles}
@@ -127,12 +127,12 @@ def _copy_back(backward: fx.GraphModule, handles: Mapping[str, fx.Node], places:
 
 
 def _places(
-    graph: Graph, module: fx.GraphModule, hosted: BoolArray, *, backward: bool, copy_stream: bool
+    graph: Graph, module: fx.GraphModule, on_host: BoolArray, *, backward: bool, copy_stream: bool
 ) -> Iterator[_Place]:
     nodes = _calls(graph, module)
-    copies = HostCopies(graph, np.array([*nodes], np.int64), hosted, backward=backward, copy_stream=copy_stream)
+    copies = HostCopies(graph, np.array([*nodes], np.int64), on_host, backward=backward, copy_stream=copy_stream)
 
-    def described(copy: Copy, place: fx.Node) -> _Place:
+    def placed_before(copy: Copy, place: fx.Node) -> _Place:
         return (
             copy.step,
             graph.names[copy.value],
@@ -142,9 +142,9 @@ def _places(
 
     for v, node in nodes.items():
         for copy in copies.due_before(v):
-            yield described(copy, node)
+            yield placed_before(copy, node)
     for copy in copies.remaining():
-        yield described(copy, module.graph.output_node())
+        yield placed_before(copy, module.graph.output_node())
 
 
 def _calls(graph: Graph, module: fx.GraphModule) -> dict[int, fx.Node]:

@@ -1,7 +1,7 @@
 """Plans a graph within the memory of a device: `MemoryBudget("80GB", of="device")`.
 
-What the two passes may hold is what everything else leaves of it: parameters, buffers and inputs, and the optimizer's
-state, which a later step has during both passes. So the limit becomes one of the peak (`remat.improve.peak_search`).
+Parameters, buffers, inputs and the optimizer's state, which later steps hold during both passes, take a part of the
+memory. The rest is a limit on the peak of the two passes (`remat.improve.peak_search`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.graph import Graph
 from remat.improve.choose import search
-from remat.predict.whole_step import Surroundings
+from remat.predict.whole_step import FixedMemory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_from, optimizer_memory
 from remat.pytorch.run.ranks import several_ranks
@@ -23,7 +23,7 @@ from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
-    """Raises `InvalidOption` for a limit of a device, unless there are one model, one graph and one rank."""
+    """Raises `InvalidOption` if a device is limited, and there are several models, graphs or ranks."""
     if cost_model.device_limits and (not is_alone or several_ranks()):
         raise InvalidOption(
             f"{cost_model!r} limits all memory of training, which works for a model with one graph on one rank. "
@@ -44,29 +44,29 @@ def plan_on_device(
     larger_bytes: int = 0,
     optimizer: MakeOptimizer | None = None,
 ) -> Solution:
-    """Finds the fastest plan with which all steps of training stay within the limits of a device.
+    """Finds the fastest plan with which every step of training keeps the limits of a device.
 
     Args:
-        graph: the joint graph of a step that forgets its gradients first.
-        alive: what is there anyway: parameters, buffers, inputs. Trainable `nn.Parameter`s are those of the optimizer.
-        larger_bytes: by how much the inputs are larger at the sizes that the graph is planned for.
-        optimizer: counts in place of those that the limits name; None for those.
+        graph: the joint graph of a step that clears the gradients first.
+        alive: parameters, buffers and inputs, which are always alive. The optimizer updates the trainable parameters.
+        larger_bytes: how many bytes more the inputs have at the sizes for which the graph is planned.
+        optimizer: makes the optimizer; None for the optimizers that the limits name.
     """
-    own_bytes, parameters = bytes_of(alive) + larger_bytes, trained(alive)
+    own_bytes, parameters = bytes_of(alive) + larger_bytes, trainable_parameters(alive)
     gpu = graph.meta.get("device") == "cuda"
-    around = [
-        Surroundings.of(graph, own_bytes, optimizer_memory(make, parameters, gpu=gpu))
+    fixed = [
+        FixedMemory.of(graph, own_bytes, optimizer_memory(make, parameters, gpu=gpu))
         for make in (optimizer or optimizer_from(limit.optimizer) for limit in cost_model.device_limits)
     ]
-    rooms = [one.room(limit.bytes) for one, limit in zip(around, cost_model.device_limits, strict=True)]
+    limits = [one.available_for_passes(limit.bytes) for one, limit in zip(fixed, cost_model.device_limits, strict=True)]
     problem = cost_model.pose_without_peak(graph)
     try:
-        return search(graph, problem, cost_model, solver, limits=(*cost_model.peak_limits, *rooms))
+        return search(graph, problem, cost_model, solver, limits=(*cost_model.peak_limits, *limits))
     except (Infeasible, LimitReached) as error:
-        room = rooms.index(min(rooms))
+        tightest = limits.index(min(limits))
         raise type(error)(
-            f"of {cost_model.device_limits[room].bytes} bytes, {rooms[room]} are left for the two passes "
-            f"({around[room]}), and {error}"
+            f"of {cost_model.device_limits[tightest].bytes} bytes, {limits[tightest]} are left for the two passes "
+            f"({fixed[tightest]}), and {error}"
         ) from error
 
 
@@ -75,6 +75,6 @@ def bytes_of(tensors: Sequence[Tensor]) -> int:
     return sum({storage_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-def trained(tensors: Sequence[Tensor]) -> list[Tensor]:
+def trainable_parameters(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Lists the parameters among tensors that an optimizer updates, each once."""
     return list({id(one): one for one in tensors if isinstance(one, nn.Parameter) and one.requires_grad}.values())

@@ -1,4 +1,4 @@
-"""Puts the chosen plan into torch's own partitioner."""
+"""Chooses a plan for each joint graph, and splits the graph by it with torch's own partitioner."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from remat.improve.peak_search import measuring_with
 from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
-from remat.pytorch.read.capture import where
+from remat.pytorch.read.capture import device_facts
 from remat.pytorch.read.extract import extract
-from remat.pytorch.read.mutated_inputs import keep_old_values, split
+from remat.pytorch.read.mutated_inputs import keep_old_values, split_joint_graph
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
-from remat.pytorch.run.calls import compilation
-from remat.pytorch.run.kept import keep
+from remat.pytorch.run.cached_plans import store_plans
+from remat.pytorch.run.calls import current_compilation
 from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_request import PlanRequest
-from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan, PlannedGraph
+from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph
 from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
@@ -62,22 +62,22 @@ OnError = Literal["raise", "fallback"]
 class Partitioner(CustomPartitionerFn):
     """Splits joint graphs for `torch._inductor.config.custom_partitioner_fn`.
 
-    Every joint graph is posed under the cost model, solved, and certified; or a plan is replayed,
-    and checked as strictly. A plan that fails a check never runs. Under `torch.distributed` all
-    ranks with the same graph use one plan; a rank that finds none takes another one's.
+    It poses the problem of a joint graph under the cost model, solves it, and certifies the plan; or it replays a plan,
+    with the same checks. A plan that fails a check never runs. Under `torch.distributed`, all ranks with the same graph
+    use one plan; a rank that finds no plan uses that of another rank.
 
     Attributes:
-        cost_model: prices and bans. Left out in `of`, it is the default one; where PyTorch has a memory budget of its
-            own for a graph, it is that budget instead (see `remat.compile`).
-        solver: who solves; None for that of `remat.solve`.
-        plans: replayed instead of solving, each on the graph that it was made for.
-        recompute_parameter_copies: save no copy of a parameter (see `remat.recompute_parameter_copies`).
-        on_error: what to do when there is no plan that passes the checks: "raise", or "fallback" to
-            PyTorch's own partitioner, with a warning.
-        follows_torch: PyTorch's own memory budget, where there is one, takes the place of the cost model.
-        copy_stream: what is offloaded is copied in a stream of its own (see `remat.compile`).
-        log: what was planned, for the report.
-        check: what was found of the peaks of plans by Inductor's own code.
+        cost_model: sets prices and bans. `of` takes the default one if it is left out; if PyTorch has a memory budget
+            for a graph, `MemoryBudget` of that budget (see `remat.compile`).
+        solver: solves the problem; None for the default solver of `remat.solve`.
+        plans: plans to replay instead of solving, each for the graph for which it was made.
+        recompute_parameter_copies: whether no copy of a parameter is saved (see `remat.recompute_parameter_copies`).
+        on_error: what to do if there is no plan that passes the checks: "raise", or "fallback" to PyTorch's own
+            partitioner, with a warning.
+        follows_torch: whether a memory budget of PyTorch replaces the cost model.
+        copy_stream: whether offloaded values are copied in a separate stream (see `remat.compile`).
+        log: collects the plans for the report.
+        check: collects the peaks that Inductor's code has under the plans.
     """
 
     cost_model: CostModel
@@ -126,20 +126,20 @@ class Partitioner(CustomPartitionerFn):
     def __call__(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits a joint graph in two; called by torch."""
+        """Splits a joint graph in two; torch calls this."""
         if self.on_error == "raise":
             return self._split(gm, joint_inputs, **kwargs)
         untouched = fx.GraphModule(gm, copy.deepcopy(gm.graph))
         try:
             return self._split(gm, joint_inputs, **kwargs)
-        except Exception as error:  # whatever it is, wherever it comes from: the step is to run without a plan of ours
+        except Exception as error:  # any error: the step shall run with PyTorch's plan
             told = str(error) if isinstance(error, RematError) else f"{type(error).__name__}: {error}"
             why = told.splitlines()[0].rstrip(":")
             self.log.note(f"a graph of {len(untouched.graph.nodes) - 1} values runs PyTorch's own plan: {why}")
             warnings.warn(f"remat falls back to PyTorch's partitioner: {told}", stacklevel=2)
-            if (under_way := compilation()) is not None:
-                under_way.piece = None
-            with suppress(Exception):  # torch's gradients may be wrong without it; but it may be what has failed
+            if (under_way := current_compilation()) is not None:
+                under_way.compiled_graph = None
+            with suppress(Exception):  # PyTorch's gradients may be wrong without it, but it may be what failed
                 keep_old_values(untouched)
             return torchs_partition(untouched, joint_inputs, **kwargs)
 
@@ -156,13 +156,13 @@ class Partitioner(CustomPartitionerFn):
                     self._cost_model(),
                     self.solver,
                     joint_graph,
-                    compilation(),
+                    current_compilation(),
                     is_region=not joint_inputs,
                     copy_stream=self.copy_stream,
                 )
                 graph, mine = self._planned(request, node_info, num_fwd_outputs)
             except Exception as error:
-                ranks.agreed(error, None)  # the other ranks wait for this one
+                ranks.agreed_plan(error, None)  # the other ranks wait for this rank
                 raise
             graphs.append(graph)
             plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
@@ -172,20 +172,20 @@ class Partitioner(CustomPartitionerFn):
                     f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
                     f"nothing can be offloaded: take a plan that offloads nothing there"
                 )
-            request.settled(graph, plan)
+            request.record_plan(graph, plan)
             if isinstance(mine, Exception) or plan is not mine.plan:
                 mine = ChosenPlan(plan, "another rank")
             took = time.perf_counter() - start
-            remarks = {} if self.plans or mine.by in TOGETHER else remarks_on(graph, plan, request.cost_model)
+            remarks = {} if self.plans or mine.by in NO_OWN_BUDGET else remarks_on(graph, plan, request.cost_model)
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
-            told, made = tuple(remarks.values()), tuple(request.made_before)
+            told, made = tuple(remarks.values()), tuple(request.activation_inputs)
             planned.append(
                 PlannedGraph(graph, mine, self._plan_source(request), took, False, self.copy_stream, told, made)
             )
             return [node for node in joint_graph.nodes if node.name in handed]
 
-        forward, backward = split(gm, joint_inputs, saved_nodes, **kwargs)
+        forward, backward = split_joint_graph(gm, joint_inputs, saved_nodes, **kwargs)
         for graph in graphs:  # none, where torch found nothing to save
             check_nothing_runs_twice(graph, forward, backward)
         for mine in planned:
@@ -193,13 +193,13 @@ class Partitioner(CustomPartitionerFn):
                 mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], copy_stream=self.copy_stream
             )
             self.log.add(mine)
-        keep(planned, backward if joint_inputs else None)
+        store_plans(planned, backward if joint_inputs else None)
         return forward, backward
 
     def _plan_source(self, request: PlanRequest) -> str:
         return "a plan that was given" if self.plans else label(request.cost_model)
 
-    # PyTorch's own memory budget counts if nobody has asked for another.
+    # A memory budget of PyTorch counts if the user has asked for no other.
     def _cost_model(self) -> CostModel:
         budget = torchs_budget()
         if budget == 1:
@@ -218,36 +218,36 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
-                graph = extract(request.joint_graph, node_info, num_fwd_outputs, where(request.joint_graph))
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, device_facts(request.joint_graph))
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
             try:
                 with measuring_with(self.check):
                     chosen = ChosenPlan(plan_for(graph, self.plans), "replayed") if self.plans else request.plan(graph)
-                chosen = self.check.noted(graph, chosen)
+                chosen = self.check.with_check(graph, chosen)
                 check_plan(base_problem(graph, offload=True), chosen.plan)
-            except Exception as error:  # whatever it is, the other ranks wait for this one
+            except Exception as error:  # any error, because the other ranks wait for this rank
                 if isinstance(error, Infeasible | LimitReached) and request.take_smaller_sizes():
                     continue
                 return graph, error
             return graph, chosen
 
-    # The plan is the same one on every rank, and checked on each.
+    # Every rank uses the same plan, and checks it.
     def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
-        plan = ranks.agreed(mine, graph)
+        plan = ranks.agreed_plan(mine, graph)
         if isinstance(plan, Exception):
             raise plan
-        if plan is not mine:  # whoever made the plan, this rank's own graph decides whether it is legal
+        if plan is not mine:  # the plan must be legal for the graph of this rank, too
             check_plan(base_problem(graph, offload=True), plan)
         return plan
 
     def uuid(self) -> str:
-        """Returns a key for torch's cache of everything that can change a plan (see `remat.pytorch.run.cache_key`).
+        """Returns a key for torch's cache that depends on everything that can change a plan: see `cache_key`.
 
-        Two settings never have the same key twice: with several ranks, one that finds its graph in a cache would
-        leave the others waiting for its plan; and with a fallback, or where PyTorch's budget is ignored, a cached
-        graph would run without the warning.
+        In three cases the key is a new one each time, so that nothing is found in the cache. With several ranks, a rank
+        that finds its graph would leave the others waiting for its plan. With a fallback, and if a memory budget of
+        PyTorch is ignored, a graph from the cache would run without the warning.
         """
         ignores = torchs_budget_setting() != 1 and (bool(self.plans) or not self.follows_torch)
         if ranks.several_ranks() or self.on_error == "fallback" or ignores:
@@ -266,14 +266,14 @@ class Partitioner(CustomPartitionerFn):
 
 
 def checked_on_error(on_error: Any) -> OnError:
-    """Returns the option, or raises `InvalidOption` if it is not one of the two words."""
+    """Returns the same option; raises `InvalidOption` if it is neither "raise" nor "fallback"."""
     if on_error not in get_args(OnError):
         raise InvalidOption(f"on_error must be one of {', '.join(get_args(OnError))}, got {on_error!r}")
     return on_error
 
 
 def check_nothing_runs_twice(graph: Graph, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Checks that torch put what must not run twice in one graph only."""
+    """Checks that no value that must not be computed twice is computed in both graphs."""
     both = {node.name for node in forward.graph.nodes if node.op == "call_function"}
     again = {node.name: node for node in backward.graph.nodes if node.op == "call_function" and node.name in both}
     for name in sorted(again.keys() & graph.index.keys()):

@@ -1,4 +1,7 @@
-"""Checks the peaks of plans by TorchInductor's own code before one of them runs: `remat.pytorch.inductor.rehearsed`."""
+"""Checks the peak of a plan by the code that TorchInductor writes for it, before the plan runs.
+
+The peak comes from `remat.pytorch.inductor.rehearsed`.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,29 @@ from dataclasses import replace
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan
+from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan
 from remat.words import counted, human_bytes
 
 
 class PeakCheck:
-    """Makes Inductor write the code of plans that are to keep a limit of the peak, and remembers the peaks.
+    """Finds the peaks of plans that shall keep a limit, by the code that Inductor writes for them, and remembers them.
 
-    A check that fails stops nothing. It takes a fifth to a third of the time of a compilation for each plan.
+    If a check fails, the plan runs unchecked. A check of one plan takes a fifth to a third of a compilation.
 
     Args:
-        codegen: Inductor compiles what is planned; if False, there is no code to check.
+        codegen: whether Inductor compiles the graphs; if False, there is no code to check.
     """
 
     def __init__(self, *, codegen: bool = True) -> None:
         self.codegen = codegen
         self._found: dict[str, tuple[int, dict[Plan, int | str]]] = {}
 
-    # A copy is empty, as that of a `Log`.
+    # Copies are empty, like those of a `Log`.
     def __reduce__(self) -> tuple[type[PeakCheck], tuple[()]]:
         return PeakCheck, ()
 
     def __call__(self, graph: Graph, plan: Plan, limit_bytes: int) -> int | None:
-        """Returns the peak of a plan that is to stay within a limit, in bytes; None if it cannot be known."""
+        """Returns the peak of a plan in bytes, for a search of plans within a limit; None if it cannot be found."""
         key = ranks.key_of_graph(graph)
         peaks = self._found[key][1] if key in self._found else {}
         self._found[key] = limit_bytes, peaks
@@ -41,15 +44,15 @@ class PeakCheck:
             peaks[plan] = _peak(graph, plan) if self.codegen else "it runs operator by operator"
         return peak if isinstance(peak := peaks[plan], int) else None
 
-    def noted(self, graph: Graph, chosen: ChosenPlan) -> ChosenPlan:
-        """Adds the result of the check to what was chosen; warns if no plan was found that keeps the limit."""
+    def with_check(self, graph: Graph, chosen: ChosenPlan) -> ChosenPlan:
+        """Adds the result of the check to a chosen plan, and warns if the plan exceeds the limit."""
         limit_bytes, peaks = self._found.get(ranks.key_of_graph(graph), (0, {}))
         if (peak := peaks.get(chosen.plan)) is None:
             return chosen
         if isinstance(peak, str):
             return replace(chosen, check=f"the peak was not checked by Inductor's code: {peak}")
         told = f"the peak is {human_bytes(peak)} by Inductor's code"
-        if chosen.by in TOGETHER:  # the limit is that of several graphs
+        if chosen.by in NO_OWN_BUDGET:  # the limit is that of several graphs
             return replace(chosen, checked_peak_bytes=peak, check=f"of this graph alone, {told}")
         # Some were checked within an earlier limit, and may keep this one.
         beyond = {plan for plan, found in peaks.items() if isinstance(found, int) and found > limit_bytes}
@@ -63,11 +66,13 @@ class PeakCheck:
 
 
 def _peak(graph: Graph, plan: Plan) -> int | str:
-    from remat.pytorch.inductor.rehearsed import rehearsed_peak  # it stands above this package, and imports it
+    from remat.pytorch.inductor.rehearsed import rehearsed_peak  # imported here, since it imports this package
 
-    with ThreadPoolExecutor(1) as elsewhere:  # what torch compiles here has modes and contexts of its own
+    with ThreadPoolExecutor(
+        1
+    ) as elsewhere:  # another thread, so that torch's modes and contexts of this compilation do not apply
         try:
             return elsewhere.submit(copy_context().run, rehearsed_peak, graph, plan).result()
-        except Exception as error:  # whatever Inductor, or somebody else's operator, has in store
+        except Exception as error:  # Inductor, or an operator of another library, may raise anything
             logging.getLogger("remat").debug("a peak is not checked", exc_info=True)
             return f"{type(error).__name__}: {error}".splitlines()[0]

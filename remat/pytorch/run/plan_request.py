@@ -1,4 +1,4 @@
-"""Describes what a joint graph is planned for: cost model, sizes, budget."""
+"""Describes for what a joint graph needs a plan: under which cost model, for which sizes, within which budget."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PlanRequest:
     """Describes a joint graph that needs a plan.
 
     Args:
-        is_region: the graph is the body of a `nested_compile_region`: what it saves, the graph around it saves.
+        is_region: whether the graph is the body of a `nested_compile_region`, whose values the graph around it saves.
     """
 
     def __init__(
@@ -42,44 +42,44 @@ class PlanRequest:
         self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
 
     def sizes(self) -> AbstractContextManager[None]:
-        """Assumes the sizes that the graph is planned for, while its facts are read."""
+        """Returns a context in which the graph is read with the sizes for which it is planned."""
         return assumed(self._tried[0])
 
     def take_smaller_sizes(self) -> bool:
-        """Goes on with the next smaller sizes; returns whether there are any."""
+        """Takes the next smaller sizes to plan for; returns False if there are none."""
         if len(self._tried) > 1:
             self._tried.pop(0)
             return True
         return False
 
     def plan(self, graph: Graph) -> ChosenPlan:
-        """Chooses a plan for the graph at these sizes."""
+        """Chooses a plan for the graph, which was read with the present sizes."""
         if self.is_region:
             check_device(self.cost_model, is_alone=False)
         if self.compilation is not None and not self.is_region:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = subproblem_of(graph, self.cost_model)
-            return ChosenPlan(part.least.plan(part.problem), "least saved")
+            return ChosenPlan(part.smallest_choice.plan(part.problem), "least saved")
         if self.cost_model.offload_device is not None and not self.copy_stream:
             problem = self.cost_model.pose(graph)
             return ChosenPlan.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
         return ChosenPlan.of(choose(graph, self.cost_model, self.solver))
 
     @property
-    def made_before(self) -> list[str]:
-        """Returns the inputs that are activations of the run."""
+    def activation_inputs(self) -> list[str]:
+        """Returns the names of the inputs that earlier graphs of the run computed, and that need gradients."""
         known = None if self.is_region else self.compilation
-        return [] if known is None else known.made_before_of(self.joint_graph)
+        return [] if known is None else known.activation_inputs_of(self.joint_graph)
 
-    def settled(self, graph: Graph, plan: Plan) -> None:
-        """Records what the graph runs, and makes Dynamo compile another one for sizes at which it breaks the budget."""
+    def record_plan(self, graph: Graph, plan: Plan) -> None:
+        """Records the plan, and makes Dynamo compile another graph for sizes at which the plan exceeds the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
         compilation = None if self.is_region else self.compilation
-        owners = counted_storages(graph, plan, self.made_before)
+        owners = counted_storages(graph, plan, self.activation_inputs)
         if compilation is not None:
             compilation.sizes_seen(self.joint_graph).update(self._tried[0])
-            if not compilation.settle(graph, plan, self.joint_graph) and saved_limit is not None:
+            if not compilation.record_plan(graph, plan, self.joint_graph) and saved_limit is not None:
                 saved_limit = sum(int(graph.bytes[owner]) for owner in owners)
         sizes = saved_sizes(self.joint_graph, graph, owners)
         keep_within(self.joint_graph, sizes, self._tried[0], saved_limit, peak_limit)

@@ -1,4 +1,4 @@
-"""Holds a joint graph with the plan that it runs, and what a report says of it."""
+"""Holds a joint graph with its plan, and computes what a report says about it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from remat.predict.device_timeline import timeline
 from remat.pytorch.run.sizes import counted_storages
 from remat.words import human_bytes
 
-TOGETHER = ("all graphs together", "price of memory", "least saved", "another rank")
-"""What `ChosenPlan.by` says where a graph has no budget to itself."""
+NO_OWN_BUDGET = ("all graphs together", "price of memory", "least saved", "another rank")
+"""The values of `ChosenPlan.by` for a graph that has no budget of its own."""
 
 
 @dataclass(frozen=True)
 class ChosenPlan:
-    """Holds a plan, and how it was chosen.
+    """Holds a plan, and how the plan was chosen.
 
     Attributes:
         plan: what to save and recompute.
-        by: the solver, or in words how it was found.
-        gap: how far above the best it may cost, at most, as a part of its cost; None if nobody knows.
-        is_proven: it is optimal, and the proof was verified.
-        checked_peak_bytes: its peak by the code that Inductor writes for it; None where that was not asked for.
-        check: what the check has come to, in a sentence; "" where there was none.
+        by: the name of the solver, or how the plan was found, in words.
+        gap: how much more than the best plan it costs at most, as a part of its cost; None if unknown.
+        is_proven: whether it is optimal, with a verified proof.
+        checked_peak_bytes: its peak by the code that Inductor writes for it; None if that was not checked.
+        check: the result of the check in a sentence; "" without a check.
         together: the same, of all graphs that are alive at the same time.
     """
 
@@ -47,24 +47,24 @@ class ChosenPlan:
 
     @classmethod
     def of(cls, solution: Solution) -> ChosenPlan:
-        """Copies the plan of a solution, and what the solution says about it."""
-        assert solution.plan is not None  # whoever calls has it raise where there is none
+        """Takes the plan of a solution, with its gap and its proof."""
+        assert solution.plan is not None  # callers raise an error if there is no plan
         return cls(solution.plan, solution.solver, solution.gap, solution.is_proven)
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedGraph:
-    """Holds a joint graph, and the plan that it runs."""
+    """Holds a joint graph, and the plan with which it runs."""
 
-    graph: Graph  # at the sizes that it was planned for
+    graph: Graph  # with the sizes for which it was planned
     chosen: ChosenPlan
     cost_model: str
-    seconds: float  # that reading the graph, choosing and checking took, in this run or an earlier one
-    from_cache: bool = False  # planned in an earlier run, and found with the compiled graph in torch's cache on disk
+    seconds: float  # how long it took to read the graph, and to choose and check the plan, perhaps in an earlier run
+    from_cache: bool = False  # whether the plan is that of an earlier run, from torch's cache on disk
     copy_stream: bool = False
-    remarks: tuple[str, ...] = ()  # what there is to say of the plan (see `remat.pytorch.run.remarks`).
-    # inputs that other graphs of the run have made, as far as is known when the graph is compiled.
-    made_before: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # see `remat.pytorch.run.remarks`
+    # names of inputs that earlier graphs of the run computed, as far as this is known when the graph is compiled.
+    activation_inputs: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -80,10 +80,12 @@ class PlannedGraph:
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """Returns the columns of `Report.as_frame` about this graph, but for those of `steps`."""
+        """Returns the columns of `Report.as_frame` about this graph, except those of `steps`."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        beside = self.copy_stream and records_calls(self.graph)  # of products alone there is nothing to record
+        beside = self.copy_stream and records_calls(
+            self.graph
+        )  # a graph that records no calls has no kernels to copy beside
         lines = {who: timeline(self.graph, plan, copy_stream=beside) if plan else None for who, plan in plans.items()}
         return {
             "values": len(self.graph),
@@ -107,7 +109,7 @@ class PlannedGraph:
 
     @cached_property
     def steps(self) -> dict[str, Any]:
-        """Returns columns of `Report.as_frame`: modelled times of the step on the graph's own device."""
+        """Returns the columns of `Report.as_frame` with modelled times of the step, on the graph's own device."""
         default, predictor = default_plan(self.graph), None if self.plan.offloaded else predictor_on(self.graph)
         saved = {"": self.plan, "default_": default, "checkpointed_": None}
         masks = {who: plan and Choice.from_plan(self.graph, plan, offload=True).saved for who, plan in saved.items()}
@@ -116,7 +118,7 @@ class PlannedGraph:
         return {f"{who}step_ns": time for who, time in ns.items()}
 
     def _handed_bytes(self, plan: Plan) -> int:
-        owners = counted_storages(self.graph, plan, self.made_before)
+        owners = counted_storages(self.graph, plan, self.activation_inputs)
         return sum(int(self.graph.bytes[owner]) for owner in owners if self.graph.input[owner])
 
     def __str__(self) -> str:

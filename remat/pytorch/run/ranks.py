@@ -1,6 +1,6 @@
-"""Makes all ranks of a distributed run follow one plan.
+"""Makes all ranks of a distributed run use one plan.
 
-Ranks that save different values may order their collectives differently, and hang.
+Ranks that save different values may run their collectives in different orders, and then wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from remat.pytorch.seam.fakes import real_tensors
 
 
 def several_ranks() -> bool:
-    """Returns whether this process is one of several."""
+    """Returns whether this process is one of several ranks."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def warn(text: str, about: str = "") -> None:
-    """Warns on the first rank alone; with a subject `about`, once a process."""
+    """Warns, but only on the first rank; with a subject `about`, only once in each process."""
     if about not in _warned_about and not (several_ranks() and dist.get_rank()):
         warnings.warn(text, stacklevel=3)
         _warned_about.update({about} - {""})
@@ -32,39 +32,37 @@ def warn(text: str, about: str = "") -> None:
 _warned_about: set[str] = set()
 
 
-def agreed(mine: Plan | Exception, graph: Graph | None) -> Plan | Exception:
-    """Returns the plan of the lowest rank that has one for the same graph as this one.
+def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:
+    """Exchanges plans between all ranks, and returns that of the lowest rank with a plan for the graph of this rank.
 
-    Every rank of the default process group must get here as often as the others, or they wait for it
-    for ever: so one that has no plan, or not even a graph, comes as well. Ranks with different graphs
-    (as in pipeline parallelism) keep plans of their own.
+    Every rank of the default process group must call this equally often, or the others wait for it for ever. So a rank
+    that has no plan, or could not read its graph, calls it, too. Ranks with different graphs, as in pipeline
+    parallelism, keep their own plans.
 
     Args:
-        mine: this rank's plan, or why it has none.
-        graph: what the plan is for; None where it could not be read.
+        own: the plan of this rank, or the error because of which it has none.
+        graph: the graph of the plan; None if it could not be read.
 
     Returns:
-        the plan; this rank's own reason if no rank has a plan for its graph.
+        the plan; or the error of this rank, if no rank has a plan for its graph.
     """
     if not several_ranks():
-        return mine
+        return own
     key = key_of_graph(graph) if graph is not None else None
     offers: list[tuple[str | None, Plan | str] | None] = [None] * dist.get_world_size()
     distributed: Any = dist  # whose types are known in part
     with real_tensors():
-        distributed.all_gather_object(
-            offers, (key, mine if isinstance(mine, Plan) else f"{type(mine).__name__}: {mine}")
-        )
+        distributed.all_gather_object(offers, (key, own if isinstance(own, Plan) else f"{type(own).__name__}: {own}"))
     for rank, offer in enumerate(offers):
         if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
-            if isinstance(mine, Exception):
-                warnings.warn(f"this rank found no plan and takes that of rank {rank}: {mine}", stacklevel=2)
+            if isinstance(own, Exception):
+                warnings.warn(f"this rank found no plan and takes that of rank {rank}: {own}", stacklevel=2)
             return offer[1]
-    return mine
+    return own
 
 
 def key_of_graph(graph: Graph) -> str:
-    """Makes a key of a graph: two graphs with one key have the same legal plans."""
+    """Computes a key of a graph; graphs with equal keys have the same legal plans."""
     return graph.derived(_key)
 
 

@@ -1,4 +1,4 @@
-"""Writes remarks about a plan: it misses the share that was asked for, or the model was checkpointed already."""
+"""Writes remarks about a plan: the budget is not kept, or the model uses `torch.utils.checkpoint` already."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _CHECKPOINTED = (
 
 
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
-    """Finds what to say of a plan that was made for a graph alone, by subject."""
+    """Returns the remarks about a plan for a graph that shares its budget with no other graph, by subject."""
     told: dict[str, str] = {}
-    if not cost_model.saved_limits and not cost_model.limits_peak:
+    if not cost_model.limits_memory:
         return told
     problem = cost_model.pose_without_peak(graph)
     for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:
-        told |= _missed("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
+        told |= _missed_share("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
     for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
         fastest = solve(problem).plan
         assert fastest is not None  # there is one within the budget
-        told |= _missed("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
+        told |= _missed_share("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, fastest).peak_bytes)
     if (graph.must_recompute | graph.prefer_recompute).any():
         told["checkpointed"] = _CHECKPOINTED
     return told
 
 
-def _missed(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[str, str]:
+def _missed_share(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[str, str]:
     asked_bytes = math.floor(share * all_bytes)
     if got_bytes <= asked_bytes:
         return {}

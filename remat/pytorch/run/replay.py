@@ -1,4 +1,4 @@
-"""Replays plans that were made before, each on the graph that it was made for."""
+"""Finds among plans that were made before the one for a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Plans = Plan | str | Path | Sequence[Plan | str | Path]
 
 
 def plans_of(plans: Plans) -> tuple[Plan, ...]:
-    """Returns plans as a tuple; those that are named by a file are read from it."""
+    """Returns plans as a tuple, and reads those that are named by their file."""
     if hasattr(plans, "plan"):  # a solution
         checked_plan(plans)
     several = [plans] if isinstance(plans, Plan | str | Path) else checked_list("plan", plans, InvalidOption)
@@ -30,8 +30,9 @@ def plans_of(plans: Plans) -> tuple[Plan, ...]:
 def plan_for(graph: Graph, plans: Sequence[Plan]) -> Plan:
     """Finds the plan that was made for a graph, and checks it.
 
-    A plan without a note of its graph is taken at its word. Where several fit, the first legal one is taken: of equal
-    blocks that are compiled one by one, the first has an input that needs no gradient, and a plan of its own.
+    A plan without the signature of a graph is tried for every graph. If several plans match, the first legal one is
+    taken: if equal blocks are compiled one by one, the first block has an input that needs no gradient, and so another
+    plan than the other blocks.
     """
     wrong: InvalidPlan | None = None
     for plan in sorted(plans, key=lambda plan: plan.graph != graph.signature):
@@ -56,11 +57,11 @@ def _inputs(signature: Sequence[str]) -> list[str]:
 
 
 def has_symbols(signature: Sequence[str]) -> bool:
-    """Returns whether a graph is one for all sizes: some of its inputs are symbols."""
+    """Returns whether the signature is that of a graph for many sizes, with symbols among its inputs."""
     return any(": placeholder symint" in line for line in signature)
 
 
-# Names differ if one more operator comes before.
+# Without names, which change if another operator comes before.
 def _operators(signature: Iterable[str]) -> Counter[str]:
     return Counter(line.partition(": ")[2].partition(", of ")[0] for line in signature)
 

@@ -1,6 +1,6 @@
-"""Says what was chosen for each graph of a compiled model: `step.report()`, and `remat.last_report()`.
+"""Reports the plan of each graph of a compiled model: `step.report()`, and `remat.last_report()`.
 
-What was planned is noted when torch compiles. What it is compared with is worked out when a report is first read.
+Plans are recorded when torch compiles. The figures beside them are computed when a report is first read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import nn
 from remat.answer.saved_lines import SavedLine, saved_lines
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
-from remat.pytorch.run.planned_graph import TOGETHER, ChosenPlan, PlannedGraph
+from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph
 from remat.words import human_bytes, spoken_gap
 
 if TYPE_CHECKING:
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("remat")
 _LOGGER.addHandler(logging.NullHandler())
-# How many graphs `remat.last_report()` remembers.
+# The most graphs that `remat.last_report()` remembers.
 _RECENT = 64
 _WIDTH = 80
-# How many lines of a model are named.
+# The most lines of a model that are listed.
 _SHOWN = 5
-# What remarks and checks say of a budget that is not kept.
+# The words by which remarks and checks say that a budget is not kept.
 _MISSED = re.compile("was asked for|no plan was found that keeps it")
 _STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Says what was chosen for each graph, beside PyTorch's default, and saving all that the backward pass reads.
+    """Compares the plan of each graph with PyTorch's default plan, and with a plan that recomputes nothing.
 
-    `print` it for a table; sizes in bytes are in `as_frame()`. Without recomputing, that is about what autograd
-    keeps, in operators of the joint graph. Peaks are predicted, as by `remat.timeline`.
+    `print` it for a table; `as_frame()` has the sizes in bytes. A plan that recomputes nothing saves about what
+    autograd saves, among the values of the joint graph. Peaks are predicted, as by `remat.timeline`.
 
     Attributes:
-        graphs: in the order in which they were planned, or found in torch's cache on disk with the plan of an earlier
-            run; of one that was planned again, the last plan.
-        held_bytes: the most that all calls saved at the same time, by their plans; None if there is no budget.
-        limit_bytes: the budget of what all calls save; None if it is none, a fraction, or one of the peak.
-        notes: graphs without a plan of ours, each with the reason.
+        graphs: the graphs in the order in which they were planned, or found in torch's cache on disk with the plan of
+            an earlier run; a graph that was planned again has its last plan.
+        held_bytes: the most bytes that all calls saved at the same time, by their plans; None without a budget.
+        limit_bytes: the budget of what all calls save; None if there is no such budget in bytes.
+        notes: a sentence for each graph that runs without a plan of ours, with the reason.
     """
 
     graphs: tuple[PlannedGraph, ...]
@@ -65,18 +65,26 @@ class Report:
     notes: tuple[str, ...] = ()
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns a row for each graph.
+        """Returns a table with a row for each graph.
 
-        The columns: values (of the graph); saved_bytes, default_saved_bytes, no_recompute_saved_bytes (kept between the
-        passes by this plan, by PyTorch's default, and where nothing runs twice); handed_bytes, default_handed_bytes
-        (kept as well, but made by other graphs); offloaded_bytes (kept on the host meanwhile, and not among
-        saved_bytes); copied_bytes (kept besides, in copies that the forward pass makes of inputs in another layout, as
-        of filters); peak_bytes, default_peak_bytes (predicted, of the device under this plan and PyTorch's default);
-        checked_peak_bytes (of the device by the code that Inductor writes for the plan; missing where no limit of the
-        peak was checked); recomputed_ops; cost_model; chosen_by; gap (above the best at most, as a part of the cost;
-        missing if unknown); is_proven; seconds (that choosing took); from_cache (in an earlier run, for torch has kept
-        the compiled graph); step_ns, default_step_ns, checkpointed_step_ns (modelled, on the device of the graph: by
-        this plan, by PyTorch's default, and with every layer checkpointed; missing where no kernels are predicted).
+        The columns:
+
+        - values: the number of values in the graph.
+        - saved_bytes, default_saved_bytes, no_recompute_saved_bytes: saved between the passes by this plan, by
+          PyTorch's default plan, and by a plan that recomputes nothing.
+        - handed_bytes, default_handed_bytes: saved as well, but computed by other graphs.
+        - offloaded_bytes: saved on the host; not a part of saved_bytes.
+        - copied_bytes: saved in addition, in copies of inputs, such as filters, that the forward pass makes in another
+          layout.
+        - peak_bytes, default_peak_bytes: the predicted peaks of this plan and of PyTorch's default plan.
+        - checked_peak_bytes: the peak by the code that Inductor writes for the plan; missing without a limit of the
+          peak.
+        - recomputed_ops, cost_model, chosen_by, is_proven: as in `ChosenPlan` and `PlanFacts`.
+        - gap: how much more than the best plan it costs at most, as a part of its cost; missing if unknown.
+        - seconds: how long it took to choose the plan.
+        - from_cache: whether the plan is that of an earlier run, from torch's cache.
+        - step_ns, default_step_ns, checkpointed_step_ns: the modelled time of a step on the device of the graph, by
+          this plan, by PyTorch's default plan, and with every layer checkpointed; missing if no kernels are predicted.
         """
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
@@ -114,20 +122,19 @@ class Report:
             cells = [_size(row[f"{size}_bytes"]) for size in (*sizes.values(), "peak", "default_peak")]
             seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
-        glance, told = ([_folded(text) for text in texts] for texts in (self._glance, self._summary))
-        return "\n".join([*glance, *_printed(table), *told, *self._lines, *map(_folded, self.notes)])
+        headline, told = ([_folded(text) for text in texts] for texts in (self._headline, self._summary))
+        return "\n".join([*headline, *_printed(table), *told, *self._lines, *map(_folded, self.notes)])
 
     def _repr_html_(self) -> str:
-        """Returns the same text for a notebook."""
         return f"<pre>{html.escape(str(self))}</pre>"
 
     @property
-    def _glance(self) -> Iterator[str]:
-        """Yields what one look should tell: memory, time, whether the budget is kept, what to do next."""
+    def _headline(self) -> Iterator[str]:
+        """Yields the most important lines: memory, time, whether the budget is kept, and what to do next."""
         rows = [planned.row | planned.steps for planned in self.graphs]
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
         told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
-        if len(rows) == 1:  # peaks of several graphs do not add up
+        if len(rows) == 1:  # the peaks of several graphs cannot be added
             told += f"; peak {_size_and_share(rows[0]['peak_bytes'], rows[0]['default_peak_bytes'])} of it"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
@@ -137,7 +144,7 @@ class Report:
         missed = any(_MISSED.search(text) for one in self.graphs for text in one.told)
         missed |= self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes
         # Whether several graphs keep a limit of the peak together, only their check knows.
-        alone = [one for one in self.graphs if one.chosen.by in TOGETHER and not one.chosen.together]
+        alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
         is_known = self.limit_bytes is not None or not alone
         if self.held_bytes is not None and (missed or (is_known and not self.notes)):
             yield f"budget: {'not kept, see below' if missed else 'kept'}"
@@ -168,7 +175,7 @@ class Report:
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:
-        """Lists the lines of the model whose values all graphs save, the largest first; () where no line is known."""
+        """Lists the lines of the model whose values are saved, the most bytes first; () if no line is known."""
         return saved_lines((planned.graph, planned.plan) for planned in self.graphs)
 
     @property
@@ -193,19 +200,17 @@ class Report:
 
 
 class CompiledStep(Protocol):
-    """Describes what `remat.compile` returns, which is called as the model is."""
+    """Describes the result of `remat.compile`, which is called like the model."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the model."""
-        ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
     def report(self) -> Report:
-        """Returns what was chosen for each graph that was compiled up to now."""
+        """Reports the plan of each graph that was compiled so far."""
         ...
 
 
 class Log:
-    """Notes what is planned; of a graph that is planned again, the last plan."""
+    """Records the plan of each graph; a graph that is planned again has its last plan."""
 
     _numbers = itertools.count()
 
@@ -215,16 +220,16 @@ class Log:
         self._capacity, self._number = capacity, next(self._numbers)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Makes copies empty, so that torch hashes the same for every graph when it makes the keys of its caches."""
+        """Makes copies empty, so that the keys of torch's caches do not depend on the plans."""
         return Log, (self._capacity,)
 
     @staticmethod
     def begin(graph: Graph) -> None:
-        """Logs that the search for a plan begins, since it may take seconds under a budget."""
+        """Logs that the search for a plan begins, because it may take seconds under a budget."""
         _LOGGER.info("planning a graph of %s values", f"{len(graph):,}")
 
     def add(self, planned: PlannedGraph) -> None:
-        """Notes a plan that a graph runs, here and for `remat.last_report()`, and logs it."""
+        """Records the plan of a graph, here and for `remat.last_report()`, and logs it."""
         key = self._number, ranks.key_of_graph(planned.graph)
         for log in (self, _recent):
             log.keep(key, planned)
@@ -232,28 +237,28 @@ class Log:
             _LOGGER.info("%s", planned)
 
     def keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
-        """Keeps a plan, instead of an earlier one with the same key; the oldest is forgotten if there are too many."""
+        """Records a plan in place of an earlier one with the same key, and forgets the oldest if there are too many."""
         self._planned[key] = planned
         self._planned.move_to_end(key)
         if self._capacity is not None and len(self._planned) > self._capacity:
             self._planned.popitem(last=False)
 
     def note(self, text: str) -> None:
-        """Notes a graph that runs without a plan of ours, and why, as `add` notes a plan."""
+        """Records why a graph runs without a plan of ours, like `add`."""
         for log in (self, _recent):
             log.keep_note(text)
         _LOGGER.info("%s", text)
 
     def keep_note(self, text: str) -> None:
-        """Keeps a note; the oldest is forgotten if there are too many."""
+        """Records a note, and forgets the oldest if there are too many."""
         self._notes.append(text)
 
     def report(self, held_bytes: Callable[[], int] | None = None, limit_bytes: int | None = None) -> Report:
-        """Returns what was noted up to now.
+        """Reports what was recorded so far.
 
         Args:
-            held_bytes: says what all calls saved at once.
-            limit_bytes: the budget of that.
+            held_bytes: returns the most bytes that all calls saved at the same time.
+            limit_bytes: the budget of these bytes.
         """
         held = None if held_bytes is None else held_bytes()
         return Report(tuple(self._planned.values()), held, limit_bytes, tuple(self._notes))
@@ -262,40 +267,39 @@ class Log:
 _recent = Log(_RECENT)
 
 
-def report_again(planned: PlannedGraph) -> None:
-    """Notes for `remat.last_report()` what was planned in an earlier run, unless it was noted in this one."""
+def report_cached(planned: PlannedGraph) -> None:
+    """Records a plan of an earlier run for `remat.last_report()`, unless the graph was planned in this run, too."""
     if all(other.graph != planned.graph for other in _recent.report().graphs):
         _recent.add(planned)
 
 
-def reporting(
+def with_report(
     step: Callable[..., Any],
     model: Callable[..., Any],
     log: Log,
     held_bytes: Callable[[], int] | None = None,
     limit_bytes: int | None = None,
 ) -> CompiledStep:
-    """Gives a compiled model its `report`; not where the model has a `report` of its own.
+    """Adds the method `report` to a compiled model, unless the model has a `report` already.
 
     Args:
-        step: what became of the model; changed in place, unless it is a function that torch left as it was.
+        step: the compiled model, which is changed in place, unless it is a function that torch has not compiled.
         model: the module or function.
-        log: what is planned for it.
-        held_bytes: says what all its calls saved at once.
-        limit_bytes: the budget of that.
+        log: has the plans of its graphs.
+        held_bytes, limit_bytes: as in `Log.report`.
     """
     if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
         step = functools.wraps(step)(functools.partial(step))
     if not hasattr(model, "report"):
-        # In the dictionary: torch would set the attribute of a compiled module on the module inside.
+        # By `vars`, because `setattr` on a compiled module sets the attribute of the original module.
         vars(step)["report"] = functools.partial(log.report, held_bytes, limit_bytes)
     return cast(CompiledStep, step)
 
 
-def log_what_is_asked_for(setting: str) -> None:
-    """Reads the environment variable REMAT_LOG: with "plans", each plan is a line on standard error.
+def log_plans_if_asked(setting: str) -> None:
+    """Logs each plan as a line on standard error, if the environment variable REMAT_LOG is "plans".
 
-    Warns of any other word.
+    For any other text, it warns.
     """
     if not setting:
         return
@@ -307,16 +311,16 @@ def log_what_is_asked_for(setting: str) -> None:
     handler.setFormatter(logging.Formatter("remat: %(message)s"))
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)
-    _LOGGER.propagate = False  # else a program with a log of its own prints each line twice
+    _LOGGER.propagate = False  # otherwise a program that logs, too, prints each line twice
 
 
-log_what_is_asked_for(os.environ.get("REMAT_LOG", ""))
+log_plans_if_asked(os.environ.get("REMAT_LOG", ""))
 
 
 def last_report() -> Report:
-    """Returns a report of the last 64 graphs that were planned in this process, by any backend.
+    """Reports the last 64 graphs that were planned in this process, with any backend.
 
-    Use it for steps that were compiled by `torch.compile(model, backend="remat")`, or by somebody else's code.
+    Use it for steps that were compiled by `torch.compile(model, backend="remat")`, or by the code of others.
     """
     return _recent.report()
 
@@ -326,7 +330,6 @@ def _folded(text: str) -> str:
 
 
 def _printed(table: Table) -> list[str]:
-    """Writes a table in lines of up to 80 letters."""
     text = io.StringIO()
     Console(width=_WIDTH, file=text, markup=False).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]

@@ -1,12 +1,12 @@
-"""Plans all graphs of a run within one budget, by what was seen to be alive at the same time.
+"""Plans all graphs of a run within one budget, by what is alive at the same time.
 
-A graph is planned when torch compiles it, and nobody knows then what will be alive beside it. So the first step is a
-careful one: a graph after which others may come saves the least it can. What is alive at once is counted from then on
-(`remat.pytorch.run.calls`), and before the next step all these graphs are planned together (`joint_budget`)
-and compiled again. A graph that comes later is planned at the same price of memory.
+A graph is planned when torch compiles it. At that time it is unknown which other graphs will hold saved values beside
+it. So in the first step, a graph after which others may follow saves as little as possible. From then on, `live_calls`
+counts which calls are alive at the same time. Before the next step, all these graphs are planned together
+(`joint_budget`) and compiled again. A graph that comes later is planned with the same Lagrange multiplier on memory.
 
-Of a fraction, each graph has its own share in the first two steps. Then the graphs of the second step are planned
-together. A graph that comes later has its own share again.
+If the budget is a fraction, each graph has its own share in the first two steps. Then the graphs of the second step are
+planned together. A graph that comes later has its own share again.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.live_calls import LiveCalls, Overlap, Together, is_part, maximal_sets
+from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.shared_storages import Boundary
 from remat.pytorch.run.sizes import counted_storages
 from remat.pytorch.seam.compilations import frees_gradients
 from remat.words import human_bytes
 
-# How often all graphs are planned again at most; the last time they save the least they can, or their own shares.
+# All graphs are planned again at most so often; the last time, they save as little as possible, or their own shares.
 #
-# Dynamo gives a piece of code up after eight compilations. Blocks that are called one after the other take two each
-# time: the first one's input needs no gradient.
+# Dynamo runs code eagerly after eight compilations of it. Equal blocks that are called one after the other take two
+# compilations each time, because the input of the first block needs no gradient.
 _REPLANNED = 2
-# Which part of the cost plans must spare for graphs that keep their shares of a fraction to be compiled again.
+# Under a fraction, graphs that keep their shares are compiled again only if the new plans save this part of the cost.
 _WORTHWHILE = 0.01
-# Graphs are planned again when nothing is alive, or after so many calls: in a pipeline something always is.
+# Graphs are planned again when no call is alive, or after so many steps: in a pipeline, some call always is.
 _WAITS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledGraph:
-    """Holds a compiled graph."""
+    """Holds a compiled graph with its plan, and what it shares with other graphs."""
 
-    key: str  # equal for equal graphs at equal sizes
+    key: str  # equal for equal graphs of equal sizes
     part: Subproblem
     plan: Plan
-    saved_bytes: int  # by the plan, with what other graphs made for it
-    saved: frozenset[str]  # the names of the storages that the plan saves, whoever made them
-    made_before: frozenset[str]  # its inputs that are activations of the run
+    saved_bytes: int  # by the plan, with saved inputs that other graphs computed
+    saved: frozenset[str]  # the names of the storages that the plan saves, with such inputs
+    activation_inputs: frozenset[str]  # names of the inputs that earlier graphs computed, and that need gradients
     boundary: Boundary
-    is_careful: bool  # whether it saves the least it can, until it is known what else is alive
-    may_take_all: bool  # whether nothing else shares the budget, as far as is known
+    is_careful: bool  # whether it saves as little as possible until it is known which other calls are alive
+    may_take_all: bool  # whether it may use the whole budget, as far as is known
 
 
 class SharedBudget:
@@ -87,25 +87,25 @@ class SharedBudget:
 
     def __init__(self, cost_model: str | CostModel) -> None:
         model = find_costmodel(cost_model)
-        if not has_budget(model):
+        if not model.limits_memory:
             raise InvalidOption(f"SharedBudget needs a cost model with a budget, such as MemoryBudget, got {model!r}")
         self.cost_model, self.is_alone = model, False
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
-        self._pieces: dict[str, CompiledGraph] = {}
+        self._graphs: dict[str, CompiledGraph] = {}
         self._plans: Mapping[str, ChosenPlan] = {}
         self._price: Multipliers | None = None
         self._solver: Solver | None = None
         self._calls = LiveCalls(watches_results=model.limits_peak)
-        self._planned: set[Together] = set()
+        self._planned: set[CallCounts] = set()
         self._dropped: dict[str, frozenset[str]] = {}  # what the plans take for dropped, by the keys of graphs
         self._waited = 0
-        self._has_warned = self._has_told_of_the_peak = False
+        self._has_warned = self._has_warned_about_peak = False
         self._is_first_step = True
 
     @classmethod
     def of_one(cls, cost_model: CostModel) -> SharedBudget:
-        """Makes the budget of one model that shares it with no other."""
+        """Makes the budget of one model, which no other model shares."""
         budget = cls(cost_model)
         budget.is_alone = True
         return budget
@@ -118,21 +118,27 @@ class SharedBudget:
 
     @property
     def held_bytes(self) -> int:
-        """Returns the bytes that the calls save that are alive now, by their plans."""
+        """Returns how many bytes the calls that are alive now save, by their plans."""
         return self._held_bytes(self._calls.together, self._calls.now)
 
     def plan_for(
-        self, graph: Graph, solver: Solver | None, made_before: Collection[str], *, others: bool, copy_stream: bool
+        self,
+        graph: Graph,
+        solver: Solver | None,
+        activation_inputs: Collection[str],
+        *,
+        others: bool,
+        copy_stream: bool,
     ) -> ChosenPlan:
         """Chooses a plan when a graph is compiled.
 
         Args:
             graph: the joint graph.
-            solver: for budgets; None for that of `remat.solve`.
-            made_before: its inputs that are activations of the run.
-            others: other graphs may follow in the same step.
-            copy_stream: copies of what is offloaded run beside kernels, which hide them, as far as the graph knows; of
-                graphs that are planned together no copy is hidden.
+            solver: a solver for budgets; None for the default solver of `remat.solve`.
+            activation_inputs: names of the inputs that earlier graphs computed, and that need gradients.
+            others: whether other graphs may follow in the same step.
+            copy_stream: whether kernels hide the copies of offloaded values. For graphs that are planned together, no
+                copy is hidden.
 
         Raises:
             Infeasible, LimitReached: see `remat.choose`.
@@ -140,12 +146,12 @@ class SharedBudget:
         if (known := self._plans.get(ranks.key_of_graph(graph))) is not None:
             return known
         self._solver = solver
-        part, limit = subproblem_of(graph, self.cost_model, made_before), self.limit_bytes
-        if limit is None:  # a fraction: of this graph's, as of all others'
+        part, limit = subproblem_of(graph, self.cost_model, activation_inputs), self.limit_bytes
+        if limit is None:  # a fraction: each graph has its own share
             return self._within(part, None, copy_stream)
         room = max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
-            choice = part.at(self._price)
+            choice = part.choice_at(self._price)
             if choice.saved_bytes(part.problem) <= room:
                 return ChosenPlan(choice.plan(part.problem), "price of memory")
         if not others:
@@ -154,7 +160,7 @@ class SharedBudget:
             except RematError:
                 if room == limit:  # nothing else is alive
                     raise
-        return ChosenPlan(part.least.plan(part.problem), "least saved")
+        return ChosenPlan(part.smallest_choice.plan(part.problem), "least saved")
 
     def _within(self, part: Subproblem, room: int | None, copy_stream: bool) -> ChosenPlan:
         limits = None if room is None else (room,)
@@ -163,39 +169,36 @@ class SharedBudget:
             search(part.graph, part.problem, cost_model, solver, limits=limits, hides_copies=copy_stream)
         )
 
-    def compiled(
-        self, graph: Graph, plan: Plan, made_before: Collection[str], boundary: Boundary, *, others: bool
+    def add_compiled(
+        self, graph: Graph, plan: Plan, activation_inputs: Collection[str], boundary: Boundary, *, others: bool
     ) -> CompiledGraph:
-        """Records what a graph runs."""
-        key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, made_before)
+        """Records a compiled graph with its plan; arguments are those of `plan_for`."""
+        key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, activation_inputs)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
         is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self._plans and not others
         saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
-        self._pieces[key] = CompiledGraph(
-            key, part, plan, saved_bytes, saved, frozenset(made_before), boundary, is_careful, may_take_all
+        self._graphs[key] = CompiledGraph(
+            key, part, plan, saved_bytes, saved, frozenset(activation_inputs), boundary, is_careful, may_take_all
         )
         if may_take_all:
-            self._tell_of_the_peak([part], [plan])
-        return self._pieces[key]
+            self._warn_about_peak([part], [plan])
+        return self._graphs[key]
 
-    def began(
+    def begin_call(
         self,
-        piece: CompiledGraph,
-        made_elsewhere: Mapping[int, int],
+        compiled_graph: CompiledGraph,
+        from_other_graphs: Mapping[int, int],
         activations: Mapping[str, Tensor],
         node: Any,
     ) -> None:
-        """Counts a call whose saved values are alive from now on; warns once if they exceed the budget.
+        """Counts a call whose saved values are alive from now on, and warns once if the calls exceed the budget.
 
-        Args:
-            made_elsewhere: the bytes of each storage that another graph made for it, where no plan can know.
-            activations: those that it takes and makes (see `activations_of`).
-            node: of autograd, that holds the saved values.
+        Arguments are those of `LiveCalls.begin_call`.
         """
-        self._pieces.setdefault(piece.key, piece)
-        self._calls.began(piece.key, made_elsewhere, activations, node, piece.saved)
+        self._graphs.setdefault(compiled_graph.key, compiled_graph)
+        self._calls.begin_call(compiled_graph.key, from_other_graphs, activations, node, compiled_graph.saved)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
         if self.cost_model.device_limits and calls > 1 and not self._has_warned:
@@ -225,21 +228,25 @@ class SharedBudget:
         return "Their graphs are planned again, together, for the next step; remat.SharedBudget does so from the start."
 
     def begin_step(self) -> None:
-        """Plans all graphs together before a step, if other graphs than expected have been alive at once.
+        """Plans all graphs together before a step, if calls were alive at the same time for which no plan was made.
 
         Raises:
-            Infeasible, LimitReached: there are no plans that keep the budget.
+            Infeasible, LimitReached: no plans keep the budget.
         """
         overlaps = self._calls.overlaps()
         new = overlaps.keys() - self._planned
-        holds_more = any(names - self._calls.dropped(key) for key, names in self._dropped.items())
+        holds_more = any(names - self._calls.dropped_results(key) for key, names in self._dropped.items())
         if not (new or holds_more) or self.cost_model.device_limits:
             return
-        if self._calls.together and self._waited < _WAITS:  # several calls before a backward pass: let them end
+        if (
+            self._calls.together and self._waited < _WAITS
+        ):  # several calls come before a backward pass: wait for their end
             self._waited += 1
             return
         self._waited = 0
-        if self.limit_bytes is None and self._is_first_step:  # what fills a cache, or initializes, may never run again
+        if (
+            self.limit_bytes is None and self._is_first_step
+        ):  # graphs that fill a cache or initialize a model may never run again
             self._is_first_step = False
             self._calls.forget()
             return
@@ -253,16 +260,16 @@ class SharedBudget:
                 "remat: since the first steps, you have begun to hold results of a graph during its backward pass. "
                 "They are not counted, so the peak may exceed the limit."
             )
-        self._planned |= new  # not before: where there are no plans, each step says so
+        self._planned |= new  # only now, so that every step raises the error if there are no plans
 
     def keep_plans(self) -> None:
-        """Keeps the plans of all calls seen so far. Otherwise a search that failed would fail before each step."""
+        """Keeps the present plans after a search has failed, which would fail again before each further step."""
         self._planned |= self._calls.overlaps().keys()
         self._dropped = {}
 
-    def _plan_together(self, overlaps: Mapping[Together, Overlap]) -> None:
+    def _plan_together(self, overlaps: Mapping[CallCounts, Overlap]) -> None:
         is_last = self.generation == _REPLANNED - 1
-        if self.limit_bytes is None and is_last:  # a share of its own is right for each graph, whatever else runs
+        if self.limit_bytes is None and is_last:  # with its own share, each graph keeps the budget, whatever else runs
             self._plans, self.generation = {}, self.generation + 1
             return
         sets = maximal_sets(overlaps)
@@ -271,26 +278,26 @@ class SharedBudget:
         else:
             self._plans, is_better = self._within_saved(overlaps, sets, least=is_last)
         if not is_better:
-            self._plans = {key: replace(one, plan=self._pieces[key].plan, gap=None) for key, one in self._plans.items()}
-        elif any(self._pieces[key].plan != chosen.plan for key, chosen in self._plans.items()):
+            self._plans = {key: replace(one, plan=self._graphs[key].plan, gap=None) for key, one in self._plans.items()}
+        elif any(self._graphs[key].plan != chosen.plan for key, chosen in self._plans.items()):
             self.generation += 1
             self._has_warned = False
 
-    def _within_peak(self, overlaps: Mapping[Together, Overlap], sets: Sequence[Together]) -> dict[str, ChosenPlan]:
+    def _within_peak(self, overlaps: Mapping[CallCounts, Overlap], sets: Sequence[CallCounts]) -> dict[str, ChosenPlan]:
         times: Counter[str] = Counter()
         for together in sets:
             times |= Counter(dict(together))  # the larger numbers
         keys = sorted(times)
         place = {key: i for i, key in enumerate(keys)}
-        self._dropped = {key: self._calls.dropped(key) for key in keys}
+        self._dropped = {key: self._calls.dropped_results(key) for key in keys}
         sequences: list[CallSequence] = []
         for together in sets:
-            # A part of a set may have been seen alone, after the calls that began last had ended.
-            in_reverse = all(one.in_reverse for part, one in overlaps.items() if is_part(part, together))
+            # Parts of the set were alive alone after the calls that began last had ended.
+            in_reverse = all(one.in_reverse for part, one in overlaps.items() if is_subset(part, together))
             order = tuple(place[key] for key in overlaps[together].order)
             sequences.append(CallSequence(order, in_reverse, overlaps[together].shared))
         parts = [
-            replace(self._pieces[key].part, times=times[key], dropped=self._dropped[key], gradients=gradients)
+            replace(self._graphs[key].part, times=times[key], dropped=self._dropped[key], gradients=gradients)
             for key, gradients in zip(keys, self._handed_back(keys, sequences), strict=True)
         ]
         choices, told = fit_joint_peak(parts, self.cost_model, sequences, self._solver)
@@ -299,7 +306,7 @@ class SharedBudget:
             key: ChosenPlan(plan, "all graphs together", together=told) for key, plan in zip(keys, plans, strict=True)
         }
 
-    # The tangents of what other graphs take; others are the caller's, who may hold them.
+    # The tangents of results that other graphs read. Other tangents come from the caller, who may keep them alive.
     def _handed_back(self, keys: Sequence[str], sequences: Sequence[CallSequence]) -> list[dict[str, str]]:
         taken = {
             (calls.order[call], name)
@@ -308,17 +315,17 @@ class SharedBudget:
             for call, name in uses
             if len(uses) > 1 and frees_gradients()
         }
-        tangents = (self._pieces[key].boundary.tangents.items() for key in keys)
+        tangents = (self._graphs[key].boundary.tangents.items() for key in keys)
         return [{name: one for name, one in of if (i, name) in taken} for i, of in enumerate(tangents)]
 
     def _within_saved(
-        self, overlaps: Mapping[Together, Overlap], sets: Sequence[Together], *, least: bool
+        self, overlaps: Mapping[CallCounts, Overlap], sets: Sequence[CallCounts], *, least: bool
     ) -> tuple[dict[str, ChosenPlan], bool]:
         plans: dict[str, tuple[int, ChosenPlan]] = {}
         is_better = False
         for together in sets:
             keys, overlap = sorted(together), overlaps[together]
-            parts = [replace(self._pieces[key].part, times=times) for key, times in keys]
+            parts = [replace(self._graphs[key].part, times=times) for key, times in keys]
             place = {key: i for i, (key, _) in enumerate(keys)}
             shared = [(size, [(place[overlap.order[call]], name) for call, name in of]) for size, of in overlap.shared]
             other_bytes = overlap.handed_bytes
@@ -327,16 +334,16 @@ class SharedBudget:
             )
             by = "all graphs together"
             if least:
-                new_plans, by, gap = [part.least.plan(part.problem) for part in parts], "least saved", None
-            self._tell_of_the_peak(parts, new_plans)
-            is_better |= self._is_better(parts, [self._pieces[key].plan for key, _ in keys], new_plans, other_bytes)
+                new_plans, by, gap = [part.smallest_choice.plan(part.problem) for part in parts], "least saved", None
+            self._warn_about_peak(parts, new_plans)
+            is_better |= self._is_better(parts, [self._graphs[key].plan for key, _ in keys], new_plans, other_bytes)
             for (key, _), part, plan in zip(keys, parts, new_plans, strict=True):
                 saved = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
                 if key not in plans or saved < plans[key][0]:
                     plans[key] = saved, ChosenPlan(plan, by, gap)
         return {key: chosen for key, (_, chosen) in plans.items()}, is_better
 
-    # Whether plans are worth that all graphs are compiled again; always, where those of now may exceed a limit.
+    # Whether new plans are worth compiling all graphs again. They are if the present plans may exceed the limit.
     def _is_better(
         self, parts: Sequence[Subproblem], now: Sequence[Plan], then: Sequence[Plan], other_bytes: int
     ) -> bool:
@@ -353,54 +360,50 @@ class SharedBudget:
         )
         return sum(saved) > budget or cost_then < (1 - _WORTHWHILE) * cost_now
 
-    # Graphs that are alive together have no plans that were made together.
+    # Whether graphs that are alive at the same time were not planned together.
     def _is_unplanned(self, keys: Sequence[str]) -> bool:
         if self.limit_bytes is not None:
-            return any(self._pieces[key].is_careful for key in keys)
-        # A share that one graph has left to another is lost where a third one runs instead.
+            return any(self._graphs[key].is_careful for key in keys)
+        # If one graph left a part of its share to another graph, that part is lost while a third graph runs instead.
         ours = sum(key in self._plans for key in keys)
         return 1 < len(keys) > ours and (not self._plans or (ours > 0 and not ranks.several_ranks()))
 
     def most_held_bytes(self) -> int:
-        """Returns the most bytes that all calls saved at the same time, by the plans that they have now."""
+        """Returns the most bytes that all calls saved at the same time, by their present plans."""
         return max(
             (self._held_bytes(together, overlap) for together, overlap in self._calls.overlaps().items()), default=0
         )
 
-    # A budget of saved memory may make the peak higher than under PyTorch's default plans.
-    def _tell_of_the_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
-        if self._has_told_of_the_peak or self.cost_model.limits_peak:
+    # A budget of saved memory may raise the peak above that of PyTorch's default plans.
+    def _warn_about_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
+        if self._has_warned_about_peak or self.cost_model.limits_peak:
             return
         choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
         rise = peak_rise(parts, choices, self._solver)
         if rise is not None:
-            self._has_told_of_the_peak = True
+            self._has_warned_about_peak = True
             ranks.warn(rise)
 
-    # The budget, and what the calls save; None if they keep it.
-    def _exceeded(self, together: Together, overlap: Overlap) -> tuple[int, int] | None:
+    # Returns the budget and the bytes that the calls save; None if they keep the budget.
+    def _exceeded(self, together: CallCounts, overlap: Overlap) -> tuple[int, int] | None:
         held = self._held_bytes(together, overlap)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
-    def _held_bytes(self, together: Together, overlap: Overlap) -> int:
-        """Adds up what calls save, each storage once; a plan counts nothing of what it was handed unexpectedly."""
-        held = sum(self._pieces[key].saved_bytes * times for key, times in together)
+    def _held_bytes(self, together: CallCounts, overlap: Overlap) -> int:
+        # Each storage counts once. Plans do not count inputs that unexpectedly come from other graphs.
+        held = sum(self._graphs[key].saved_bytes * times for key, times in together)
         for size, uses in overlap.shared:
-            pieces = [(self._pieces[overlap.order[call]], name) for call, name in uses]
-            saving = [(piece, name) for piece, name in pieces if name in piece.saved]
+            graphs = [(self._graphs[overlap.order[call]], name) for call, name in uses]
+            saving = [(compiled_graph, name) for compiled_graph, name in graphs if name in compiled_graph.saved]
             counted = sum(
-                name in piece.made_before or name in piece.boundary.outputs.values() for piece, name in saving
+                name in compiled_graph.activation_inputs or name in compiled_graph.boundary.outputs.values()
+                for compiled_graph, name in saving
             )
             held += size * (bool(saving) - counted)
         return held
 
     def __repr__(self) -> str:
-        if not self._pieces:
+        if not self._graphs:
             return f"<SharedBudget of {self.cost_model!r}: nothing is compiled>"
         most = human_bytes(self.most_held_bytes())
-        return f"<SharedBudget of {self.cost_model!r}: {len(self._pieces)} graphs, at most {most} at once>"
-
-
-def has_budget(cost_model: CostModel) -> bool:
-    """Returns whether a cost model limits memory."""
-    return bool(cost_model.saved_limits or cost_model.limits_peak)
+        return f"<SharedBudget of {self.cost_model!r}: {len(self._graphs)} graphs, at most {most} at once>"

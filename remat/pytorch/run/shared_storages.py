@@ -1,4 +1,4 @@
-"""Finds which storages several calls of compiled graphs have in common, so that each is counted once."""
+"""Finds the storages that several calls of compiled graphs use, so that each storage is counted once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from remat.facts.graph import Graph
 from remat.pytorch.seam.torch_names import storage_number
 
 Shared: TypeAlias = tuple[tuple[int, tuple[tuple[int, str], ...]], ...]
-"""The bytes of each storage, and who may save it: the positions of calls, each with the name that it has there."""
+"""For each storage its bytes, and the calls that may save it: their positions, with the name of the value there."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Holds the names of what a graph takes and gives, by position.
+    """Holds the names of the inputs and results of a graph, by position.
 
     Attributes:
-        inputs: the names of tensors that it takes.
-        outputs: the names of the values in whose storages its results are; of those alone that it makes itself.
-        tangents: the name of the tangent of each of these values.
+        inputs: the names of the tensors that it reads.
+        outputs: for each result that it computes itself, the name of the value that owns the storage.
+        tangents: for each of these values, the name of its tangent.
     """
 
     inputs: Mapping[int, str] = field(default_factory=dict[int, str])
@@ -32,7 +32,7 @@ class Boundary:
 
     @classmethod
     def of(cls, graph: Graph, joint_graph: fx.Graph) -> Boundary:
-        """Reads the boundary of a joint graph; what torch does not describe is left out."""
+        """Reads the inputs and results of a joint graph, except those that torch does not describe."""
         placeholders = joint_graph.find_nodes(op="placeholder")
         inputs = {
             node.meta["desc"].idx: node.name
@@ -53,53 +53,56 @@ class Boundary:
 
 
 class SharedStorages:
-    """Records what calls take and give while they are alive; a storage that is freed is not taken for a later one."""
+    """Records the storages that calls read and return while they are alive.
+
+    Weak references distinguish a freed storage from a later one at the same address.
+    """
 
     def __init__(self) -> None:
         self._uses: dict[StorageWeakRef, tuple[int, list[tuple[int, str]]]] = {}
 
     def note(self, call: int, activations: Mapping[str, Tensor]) -> None:
-        """Records which activations of the run a call takes, and what it makes, by their names in its graph."""
+        """Records the activations that a call reads and returns, by their names in its graph."""
         for name, tensor in activations.items():
             if storage_number(tensor) is not None:
                 storage = tensor.untyped_storage()
                 self._uses.setdefault(StorageWeakRef(storage), (storage.nbytes(), []))[1].append((call, name))
 
     def among(self, calls: Iterable[int]) -> Shared:
-        """Lists what calls take from each other, or from outside of all graphs, by their positions in `calls`."""
+        """Lists the storages that some calls read or return, with the positions of these calls in `calls`."""
         place = {call: i for i, call in enumerate(calls)}
         uses = ((size, [(place[call], name) for call, name in of if call in place]) for size, of in self._uses.values())
         return tuple((size, tuple(of)) for size, of in uses if of)
 
     def liveness(self, call: int, *, alone: bool) -> dict[str, bool]:
-        """Says of activations that a call took or made, by their names there, whether somebody still holds them.
+        """Returns for each activation that a call read or returned whether it is still alive, by its name there.
 
         Args:
-            call: its number.
-            alone: leave out what other calls took or made, too.
+            call: the number of the call.
+            alone: whether to leave out activations that other calls read or returned, too.
         """
         uses = ((storage, of, name) for storage, (_, of) in [*self._uses.items()] for one, name in of if one == call)
         return {name: not storage.expired() for storage, of, name in uses if len(of) == 1 or not alone}
 
     def forget(self, *, all_of_them: bool) -> None:
-        """Forgets storages that are freed, or all."""
+        """Forgets the storages that are freed, or all storages."""
         self._uses = {} if all_of_them else {one: of for one, of in self._uses.items() if not one.expired()}
 
 
 def activations_of(
     boundary: Boundary,
-    made_before: frozenset[str],
-    made_elsewhere: Mapping[int, int],
+    activation_inputs: frozenset[str],
+    from_other_graphs: Mapping[int, int],
     args: Sequence[Any],
     results: Any,
 ) -> dict[str, Tensor]:
-    """Finds the activations of the run that a call takes and makes, by their names in its graph.
+    """Finds the activations of the run that a call reads and returns, by their names in its graph.
 
     Args:
-        boundary: of the graph.
-        made_before: inputs that are activations of the run, as is known when the graph is compiled.
-        made_elsewhere: further storages that are.
-        args, results: of the call.
+        boundary: the inputs and results of the graph.
+        activation_inputs: names of the inputs that are known as activations when the graph is compiled.
+        from_other_graphs: the storages of further inputs that other graphs computed.
+        args, results: those of the call.
     """
     outputs: list[Any] = [*results] if isinstance(results, list | tuple) else [results]
     taken = {name: args[i] for i, name in boundary.inputs.items() if i < len(args) and isinstance(args[i], Tensor)}
@@ -107,7 +110,7 @@ def activations_of(
 
     def is_activation(name: str, tensor: Any) -> bool:
         if name in taken:
-            return name in made_before or storage_number(tensor) in made_elsewhere
+            return name in activation_inputs or storage_number(tensor) in from_other_graphs
         return isinstance(tensor, Tensor)
 
     return {name: tensor for name, tensor in (taken | made).items() if is_activation(name, tensor)}

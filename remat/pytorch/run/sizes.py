@@ -1,9 +1,10 @@
-"""Finds the sizes for which a graph of symbolic sizes is planned, so that a budget holds at all of them.
+"""Finds the sizes for which a graph with symbolic sizes is planned, so that all its calls keep the budget.
 
-What a plan saves grows with the sizes, and one compiled graph serves many. Where the user or the model says how large a
-size gets, the plan is made for that; elsewhere for the call at hand, with a guard: for a call that would break the
-budget Dynamo compiles another graph. From the second such graph on, each size is rounded up to a power of two, so that
-sizes that creep up do not come to Dynamo's limit of compilations, past which it runs a model eagerly.
+One compiled graph runs with many sizes, and a plan saves more if they are larger. If the user or the model says how
+large a size can be, the plan is made for that size. Otherwise it is made for the sizes of the present call, with a
+guard: Dynamo compiles another graph for a call that would exceed the budget. From the second such graph on, each size
+is rounded up to a power of two. Without that, slowly growing sizes would reach Dynamo's limit of compilations, after
+which it runs a model eagerly.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from remat.pytorch.seam.compilations import times_compiled
 from remat.pytorch.seam.symbols import has_jagged_sizes, keep_at_most, symbols
 
 Sizes = Mapping[str, int]
-"""By the names of symbols; empty for those of the call that the graph is compiled for."""
+"""Sizes by the names of symbols; empty for the sizes of the call for which the graph is compiled."""
 
-# Dynamo compiles a piece of code for sizes that do not vary, then for one that does; what follows is a third time.
+# Dynamo first compiles code for fixed sizes, and then for sizes that vary; a third compilation follows a guard.
 _EXACT = 2
 
 
 def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
-    """Finds the budgets of a cost model in bytes: that of saved memory, and that of the peak.
+    """Finds the budgets of a cost model in bytes: of saved memory, and of the peak.
 
-    A budget of a device counts as one of the peak. A fraction is left out, since its bytes grow with the sizes.
+    A budget of a device counts as one of the peak. Fractions are left out, because their bytes grow with the sizes.
     """
     saved = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
     peak = [limit for limit in cost_model.peak_limits if isinstance(limit, int)]
@@ -40,16 +41,16 @@ def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
 
 
 def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, earlier: Sizes) -> list[Sizes]:
-    """Lists the sizes to try, the largest first: a plan is made for the first at which there is one.
+    """Lists the sizes to plan for, the largest first; the first ones for which there is a plan are taken.
 
     Args:
-        earlier: sizes that the same graph was planned for before.
+        earlier: the sizes for which the same graph was planned before.
     """
     varying = symbols(joint_graph)
     if not varying or limits_of(cost_model) == (None, None):
         return [{}]
     now = {symbol.name: symbol.value for symbol in varying}
-    # Not for the least size alone: a guard that leaves one size is an error where the user says that it varies.
+    # More than the smallest size: a guard that allows one size only is an error if the user says that the size varies.
     usual = {symbol.name: max(symbol.value, symbol.minimum + 1, earlier.get(symbol.name, 0)) for symbol in varying}
     if times_compiled() >= _EXACT and not ranks.several_ranks():
         usual = {name: 1 << (size - 1).bit_length() for name, size in usual.items()}
@@ -65,14 +66,16 @@ def sizes_to_plan_for(joint_graph: fx.Graph, cost_model: CostModel, earlier: Siz
 def keep_within(
     joint_graph: fx.Graph, saved: Sequence[Any], sizes: Sizes, saved_limit: int | None, peak_limit: int | None
 ) -> None:
-    """Makes Dynamo compile another graph for sizes at which a plan would exceed the budget.
+    """Makes Dynamo compile another graph for sizes at which the plan would exceed the budget.
 
-    With several ranks there is no guard, for one rank that compiles again would wait for the others' plans for ever.
-    For a jagged tensor torch may fail to make one. Instead there is a warning, unless all sizes are known to be at most
-    those that the plan is made for.
+    There are no guards with several ranks, because a rank that compiles again would wait for the plans of the others
+    for ever; and none for jagged tensors, because torch may fail to make them. Instead there is a warning, unless all
+    sizes are known to be at most those for which the plan is made.
 
     Args:
         saved: the bytes of each storage that the plan saves (`saved_sizes`).
+        sizes: the sizes for which the plan is made.
+        saved_limit, peak_limit: the budgets in bytes, as `limits_of` returns them.
     """
     varying = symbols(joint_graph) if sizes else []
     why = "there are several ranks" if ranks.several_ranks() else ""
@@ -94,16 +97,16 @@ def keep_within(
             keep_at_most([symbol.size], sizes[symbol.name])
 
 
-def counted_storages(graph: Graph, plan: Plan, made_before: Collection[str]) -> list[int]:
-    """Lists the storages that a plan saves on the device; of inputs, only activations of the run."""
+def counted_storages(graph: Graph, plan: Plan, activation_inputs: Collection[str]) -> list[int]:
+    """Lists the storages that a plan saves on the device. Of inputs, only those named in `activation_inputs` count."""
     owners = {int(graph.base[graph.index[name]]) for name in plan.saved} - {
         graph.index[name] for name in plan.offloaded
     }
-    return [owner for owner in sorted(owners) if not graph.input[owner] or graph.names[owner] in made_before]
+    return [owner for owner in sorted(owners) if not graph.input[owner] or graph.names[owner] in activation_inputs]
 
 
 def saved_sizes(joint_graph: fx.Graph, graph: Graph, owners: Sequence[int]) -> list[Any]:
-    """Lists the bytes of some storages, as expressions of symbols where they vary."""
+    """Lists the bytes of some storages, as symbolic expressions if they vary."""
     names = {graph.names[owner]: owner for owner in owners}
     values = {node.name: node.meta.get("val") for node in joint_graph.nodes if node.name in names}
     return [

@@ -28,7 +28,7 @@ def graphs_compiled() -> int:
     return internals("torch._dynamo.utils").counters["stats"]["unique_graphs"]
 
 
-def is_whole(graph_module: fx.GraphModule, model_or_fn: Callable[..., Any]) -> bool:
+def covers_whole_call(graph_module: fx.GraphModule, model_or_fn: Callable[..., Any]) -> bool:
     """Returns whether a graph of Dynamo's is the only one of a call of the model.
 
     It returns False in doubt, for example if a part of the model runs eagerly.

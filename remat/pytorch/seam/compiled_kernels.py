@@ -28,7 +28,7 @@ class Cubin:
     cubin: bytes  # machine code
 
 
-def compiled(source: str, name: str) -> list[Cubin]:
+def compile_kernel(source: str, name: str) -> list[Cubin]:
     """Compiles a kernel in every configuration that Inductor would time on the current GPU: about a second each."""
     tuner: Any = getattr(internals("torch._inductor.codecache").PyCodeCache.load(source), name)
     with _nothing_kept():

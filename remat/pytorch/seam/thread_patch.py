@@ -1,4 +1,4 @@
-"""Replaces functions of torch by ours, only inside a block.
+"""Replaces functions of torch, only inside a block.
 
 A stand-in replaces torch's function as long as any block needs it. It searches the stack of its caller: a block applies
 only if the function that entered it is still running there. So a block applies only in its own thread, and not after
@@ -42,9 +42,9 @@ class _StandIn:
     def here(self) -> Callable[..., Any]:
         """Returns the function for this caller. If Dynamo traces a call of it, Dynamo breaks the graph here."""
         running = _running(inspect.currentframe() if self.blocks else None)
-        for ours, frame, _ in reversed(self.blocks):
+        for replacement, frame, _ in reversed(self.blocks):
             if frame in running:
-                return ours
+                return replacement
         return self.own
 
     def entered(self) -> tuple[FrameType, int]:
@@ -66,19 +66,21 @@ _stand_ins: dict[Any, _StandIn] = {}
 
 
 @contextmanager
-def thread_local_patch(owner: Any, name: str, ours: Callable[..., Any], *, constant: bool = False) -> Generator[None]:
-    """Makes code inside the block call `ours` instead of `owner.name`.
+def thread_local_patch(
+    owner: Any, name: str, replacement: Callable[..., Any], *, constant: bool = False
+) -> Generator[None]:
+    """Makes code inside the block call `replacement` instead of `owner.name`.
 
     Args:
         owner: the module or class that defines the function.
-        ours: takes the same arguments, with `self` in a class.
+        replacement: takes the same arguments, with `self` in a class.
         constant: whether Dynamo calls the function where a model does, and traces its result as a constant.
     """
     current = owner.__dict__[name]
     stand_in = _stand_ins.get(current) or _stand_ins.get((owner, name, current))
     if stand_in is None:
         stand_in = _stand_ins.setdefault((owner, name, current), _StandIn(current))
-    block = ours, *stand_in.entered()
+    block = replacement, *stand_in.entered()
     place = assume_constant_result(stand_in.place) if constant else stand_in.place
     try:
         stand_in.blocks.append(block)

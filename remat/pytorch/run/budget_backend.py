@@ -1,4 +1,4 @@
-"""Runs a model whose graphs share a budget of memory, and compiles it again if its graphs are planned again."""
+"""Runs a model whose graphs share a budget of memory, and compiles the model again when its graphs get new plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from remat.errors import InvalidOption
 from remat.improve.peak_search import measuring_with
-from remat.pytorch.run.calls import called, compiling, counted
+from remat.pytorch.run.calls import counting_call, sharing_budget, with_counted_calls
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import in_backward, own_errors
@@ -24,19 +24,19 @@ from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
 
 @dataclass(frozen=True)
 class BudgetedBackend:
-    """Compiles Dynamo's graphs. Equal backends compile the same, and Dynamo takes it from one for the other."""
+    """Compiles the graphs of Dynamo. Dynamo reuses what one backend has compiled for a second backend that is equal."""
 
     __name__: ClassVar[str] = "remat"  # in torch's messages; else they hold all options
 
     partitioner: Partitioner
     options: Mapping[str, Any]
-    codegen: bool  # False runs the graphs operator by operator
-    plans: tuple[int, int]  # whose plans they are: 0, or of which budget, and how often it planned
+    codegen: bool  # if False, the graphs run operator by operator
+    # which plans the graphs have: the `id` of their budget, and how often the budget made new plans; zeros for neither.
+    plans: tuple[int, int]
 
     @own_errors()
     def __call__(self, graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Compiles a graph of Dynamo's, and makes its calls count."""
-        with compiling(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
+        with sharing_budget(graph_module, example_inputs) as compilation, every_joint_graph_partitioned():
             if compilation is None and torch.is_grad_enabled():
                 raise InvalidOption(
                     "a copy of a compiled model has no budget: copy the model before it is compiled, and call "
@@ -47,8 +47,8 @@ class BudgetedBackend:
                 compiled = compile_fx(graph_module, example_inputs, options)
             else:
                 compiled = run_uncompiled(graph_module, example_inputs, self.partitioner, {"fallback_random": True})
-        piece = None if compilation is None else compilation.piece
-        return compiled if piece is None else counted(compiled, piece)
+        compiled_graph = None if compilation is None else compilation.compiled_graph
+        return compiled if compiled_graph is None else with_counted_calls(compiled, compiled_graph)
 
 
 def compile_within(
@@ -60,10 +60,10 @@ def compile_within(
     codegen: bool,
     **torch_compile_kwargs: Any,
 ) -> Callable[..., Any]:
-    """Compiles a model whose graphs share a budget; other arguments are passed on to `torch.compile`."""
+    """Compiles a model whose graphs share a budget; passes other arguments on to `torch.compile`."""
 
     def compiled_anew() -> Callable[..., Any]:
-        # Blocks with a budget each run one compiled graph, as long as none of them has plans of its own.
+        # Equal blocks, each with a budget of its own, use the same compiled graph until one of them gets other plans.
         own = () if budget.is_alone and not budget.generation else (id(budget), budget.generation)
         backend = BudgetedBackend(partitioner, options, codegen, own or (0, 0))
         return torch_compile(model, backend=backend, **torch_compile_kwargs)
@@ -89,7 +89,7 @@ def compile_within(
                 warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
         if generation != budget.generation:
             run, generation = _function_of(compiled_anew()), budget.generation
-        with called(budget, model, (args, kwargs)):
+        with counting_call(budget, model, (args, kwargs)):
             return run(*args, **kwargs)
 
     if not isinstance(compiled, nn.Module):

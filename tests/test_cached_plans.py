@@ -27,7 +27,7 @@ from remat import Plan
 from remat.improve.choose import choose
 from remat.pytorch import Partitioner
 from remat.pytorch.read.places import Place
-from remat.pytorch.run.kept import UnderWay, keep, under_way
+from remat.pytorch.run.cached_plans import PlanCollector, collecting_plans, store_plans
 from remat.pytorch.run.planned_graph import ChosenPlan, PlannedGraph
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.cache_note import keep_note
@@ -60,8 +60,8 @@ class Cached:
 
 def found(before: list[Place], after: list[Place]) -> PlannedGraph:
     backward = fx.symbolic_trace(nn.Identity())
-    UnderWay(before, [planned()]).keep_with(backward)
-    (again,) = UnderWay(after).found_with(Cached(backward))
+    PlanCollector(before, [planned()]).store_with(backward)
+    (again,) = PlanCollector(after).load_from(Cached(backward))
     return again
 
 
@@ -69,13 +69,13 @@ def found(before: list[Place], after: list[Place]) -> PlannedGraph:
 def test_a_note_that_cannot_be_read_is_no_note(note: bytes) -> None:
     backward = fx.symbolic_trace(nn.Identity())
     keep_note(backward, note)
-    assert UnderWay(BEFORE).found_with(Cached(backward)) == []
+    assert PlanCollector(BEFORE).load_from(Cached(backward)) == []
 
 
 def test_a_note_of_another_graph_is_no_note() -> None:
     backward = fx.symbolic_trace(nn.Identity())
-    UnderWay(BEFORE, [planned()]).keep_with(backward)
-    assert UnderWay(BEFORE[1:]).found_with(Cached(backward)) == []
+    PlanCollector(BEFORE, [planned()]).store_with(backward)
+    assert PlanCollector(BEFORE[1:]).load_from(Cached(backward)) == []
 
 
 def test_what_cannot_be_pickled_is_not_kept() -> None:
@@ -85,8 +85,8 @@ def test_what_cannot_be_pickled_is_not_kept() -> None:
     mine = planned()
     own = Mine(mine.plan.saved, mine.plan.recomputed)
     backward = fx.symbolic_trace(nn.Identity())
-    UnderWay(BEFORE, [replace(mine, chosen=ChosenPlan(own, "me"))]).keep_with(backward)
-    assert UnderWay(BEFORE).found_with(Cached(backward)) == []
+    PlanCollector(BEFORE, [replace(mine, chosen=ChosenPlan(own, "me"))]).store_with(backward)
+    assert PlanCollector(BEFORE).load_from(Cached(backward)) == []
 
 
 def test_values_are_put_where_the_model_has_them_now() -> None:
@@ -99,15 +99,15 @@ def test_values_are_put_where_the_model_has_them_now() -> None:
 
 def test_nothing_is_found_with_what_was_compiled_anew_or_needs_no_gradients() -> None:
     for compiled in (torch.sin, Cached(None)):
-        assert UnderWay(BEFORE).found_with(compiled) == []
+        assert PlanCollector(BEFORE).load_from(compiled) == []
 
 
 def test_plans_of_regions_are_kept_with_the_graph_around_them() -> None:
     backward = fx.symbolic_trace(nn.Identity())
-    with under_way(backward) as graph:
-        keep([planned()], None)
-        keep([planned()], backward)
-    assert len(UnderWay(graph.places).found_with(Cached(backward))) == 2
+    with collecting_plans(backward) as graph:
+        store_plans([planned()], None)
+        store_plans([planned()], backward)
+    assert len(PlanCollector(graph.places).load_from(Cached(backward))) == 2
 
 
 def test_what_was_planned_does_not_change_what_torch_looks_for() -> None:
