@@ -322,12 +322,12 @@ def test_plans_that_the_check_finds_too_high_are_refused_of_several_graphs_as_of
 def test_a_report_says_whether_several_graphs_keep_their_limit_together(
     x: Tensor, is_missed: bool, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = JointPeak.measured
+    own = JointPeak.checked_peak
 
     def twice_as_much(peak: JointPeak, choices: list[remat.Choice], limit_bytes: int) -> int:
         return 2 * (own(peak, choices, limit_bytes) or 0) + is_missed * limit_bytes
 
-    monkeypatch.setattr(JointPeak, "measured", twice_as_much)
+    monkeypatch.setattr(JointPeak, "checked_peak", twice_as_much)
     step = remat.compile(Blocks(breaks=True), cost_model=MemoryBudget(0.9, of="peak"))
     for _ in range(4):
         step(x).backward()
