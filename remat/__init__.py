@@ -79,7 +79,7 @@ _LAZY = {
     "selective_policy": "remat.pytorch.eager.selective",
 }
 
-# Names of version 0.1 -> their names now. The old names will be removed in 0.3.
+# Names of version 0.1 -> their names now. The old names will be removed in 0.4.
 _MOVED = {
     **{
         name: f"remat.errors.{name}"
@@ -112,7 +112,7 @@ def __getattr__(name: str) -> Any:
 
         return version("remat")
     if name in _MOVED:
-        warnings.warn(f"remat.{name} is {_MOVED[name]} now; the old name goes in 0.3", DeprecationWarning, stacklevel=2)
+        warnings.warn(f"remat.{name} is {_MOVED[name]} now; the old name goes in 0.4", DeprecationWarning, stacklevel=2)
         return attrgetter(_MOVED[name].removeprefix("remat."))(import_module("remat"))
     if name not in _LAZY:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")

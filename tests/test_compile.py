@@ -153,7 +153,7 @@ def test_torchs_errors_name_the_backend(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*_: Any) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr("remat.pytorch.run.budgeted.compile_fx", broken)
+    monkeypatch.setattr("remat.pytorch.run.budget_backend.compile_fx", broken)
     with pytest.raises(RuntimeError, match=r"^backend='remat' raised:"):
         remat.compile(nn.Linear(2, 2), cost_model=MemoryBudget(0.5))(torch.ones(2, 2))
 

@@ -239,7 +239,7 @@ class Frontier:
         Args:
             path: where to write the picture; the suffix says the format: .svg, .png, .pdf. None writes nothing.
             other_points: (saved bytes, cost) of other plans, by a label for the legend; `price` computes such pairs.
-            beside: the old name of `other_points`; it goes in 0.3.
+            beside: the old name of `other_points`; it goes in 0.4.
 
         Raises:
             NotInstalled: matplotlib is missing.
@@ -249,7 +249,7 @@ class Frontier:
 
         if beside is not None:
             warnings.warn(
-                "Frontier.plot(beside=) is other_points= now; it goes in 0.3", DeprecationWarning, stacklevel=2
+                "Frontier.plot(beside=) is other_points= now; it goes in 0.4", DeprecationWarning, stacklevel=2
             )
             other_points = beside
         between = [point.point for point in self.points if not point.is_vertex]

@@ -66,9 +66,12 @@ def peak_rise(parts: Sequence[Subproblem], choices: Sequence[Choice], solver: st
         )
         share = f"{other_bytes / max(default_bytes, 1):.0%} of what the default saves"
         other = f"The smallest budget{alone} found that does not is {other_bytes} bytes, {share}"
+    before, after = human_bytes(default_peak), human_bytes(peak)
+    if before == after:
+        before, after = f"{default_peak} bytes", f"{peak} bytes"
     return (
-        f"this budget of saved memory raises the predicted peak from {human_bytes(default_peak)}, that of PyTorch's "
-        f"default plan, to {human_bytes(peak)}: what is recomputed takes memory, too. {other}. To limit "
+        f"this budget of saved memory raises the predicted peak from {before}, that of PyTorch's default plan, to "
+        f"{after}: what is recomputed takes memory, too. {other}. To limit "
         f'total memory, say of="peak"'
     )
 

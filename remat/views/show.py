@@ -106,8 +106,8 @@ def show(
     shown = np.ones(len(graph), np.bool_) if around is None else _neighbourhood(graph, around, hops)
     if int(shown.sum()) > LARGEST:
         raise RematError(
-            f"a picture can hold {LARGEST} values, got {int(shown.sum())}; draw a part of the graph with around= "
-            f"(names of values) and a small hops="
+            f"a picture can hold {LARGEST} values, got {int(shown.sum())}; name values to draw around (around, "
+            f"--around) and few steps from them (hops, --hops)"
         )
     figure = Picture()
     _draw(figure, graph, plan, np.flatnonzero(shown))
