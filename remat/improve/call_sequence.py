@@ -107,9 +107,8 @@ class CallsInOrder:
         part = self._parts[self._calls.order[call]]
         if name not in part.gradients or not records_calls(part.graph):
             return False
-        return bool(
-            (part.graph.producers == part.graph.index[part.gradients[name]]).any()
-        )  # otherwise the gradient goes to an earlier graph
+        # A gradient that no operator reads goes to an earlier graph.
+        return bool((part.graph.producers == part.graph.index[part.gradients[name]]).any())
 
     # Gradients that later calls have computed for this call, or for earlier ones, are alive in its backward pass.
     def _handed_back_bytes(self) -> IntArray:
@@ -126,7 +125,7 @@ class CallsInOrder:
 
 
 def _loss_gradient_bytes(part: Subproblem) -> int:
-    graph, handed = part.graph, part.exchanged.gradients
+    graph, handed = part.graph, set(part.gradients.values())
     if not records_calls(graph):
         return 0  # shapes are not known
     tangents: list[int] = np.flatnonzero(graph.leaf & graph.in_tangents).tolist()

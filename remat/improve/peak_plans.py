@@ -27,7 +27,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import evenly_spaced
 from remat.improve.pareto_front import pareto_front
@@ -238,9 +238,7 @@ class PeakPlans:
             values = costliest[at : min(at + count, last)]
             if not len(values):
                 break
-            wanted = plan.choice.saved.copy()
-            wanted[values] |= plan.choice.recomputed[values]
-            other = self._simulated(self.legal(wanted))
+            other = self._simulated(self.also_saving(plan.choice, values))
             if other.peak_bytes <= limit_bytes and other.cost < plan.cost:
                 new_plans.append(plan := other)
                 at, count = at + count, 2 * count
@@ -256,6 +254,12 @@ class PeakPlans:
         What is needed and must not be recomputed is saved, too: inputs, random numbers, what a user marked MUST_SAVE.
         """
         return Choice.from_saved(self.problem, saved & ~self.problem.cannot_save.mask | self._not_recomputable)
+
+    def also_saving(self, choice: Choice, values: IntArray) -> Choice:
+        """Returns the legal choice that saves more: those of the values, (m,) positions, that a choice recomputes."""
+        saved = choice.saved.copy()
+        saved[values] |= choice.recomputed[values]
+        return self.legal(saved)
 
     def saving_more(self, choice: Choice, factor: float) -> Choice | None:
         """Saves what is costly to recompute as long as the simulated peak rises by no more than a factor.

@@ -247,9 +247,7 @@ class StepPlans:
         for _ in range(_MOVES):
             if not (chosen := classes[at : at + count]):
                 break
-            saved = best.choice.saved.copy()
-            saved[np.concatenate(chosen)] = True
-            plan = self._plan(self._plans.legal(saved), "equal values")
+            plan = self._plan(self._plans.also_saving(best.choice, np.concatenate(chosen)), "equal values")
             if self._is_better(plan, best, limit_bytes):
                 best, at, count = plan, at + count, 2 * count
             elif count > 1:
@@ -266,9 +264,7 @@ class StepPlans:
         candidates = np.flatnonzero(choice.recomputed & ~problem.cannot_save.mask)
         for each in np.unique(self._classes[candidates]):
             values = candidates[self._classes[candidates] == each]
-            saved = choice.saved.copy()
-            saved[values] = True
-            more = self._plans.legal(saved)
+            more = self._plans.also_saving(choice, values)
             gain = before - int(cost[more.recomputed].sum())
             if gain > _WORTH * before:
                 gains.append((gain / max(more.saved_bytes(problem) - saved_bytes, 1), values))

@@ -177,9 +177,9 @@ _CROSSING = {SAVED: "#e07b00", SAVED_INPUT: "#e07b00", OFFLOADED: "#6d4fc0"}
 _BACKWARD = {RECOMPUTED, DEFERRED, TANGENTS}
 
 
-def _title(graph: Graph, plan: Plan | None, shown: int) -> str:
+def _title(graph: Graph, plan: Plan | None, drawn: int) -> str:
     what = "joint graph" if plan is None else "joint graph and plan"
-    part = f", {shown} of {len(graph)} values" if shown < len(graph) else ""
+    part = f", {drawn} of {len(graph)} values" if drawn < len(graph) else ""
     model = graph.meta.get("model")
     return "\n".join(wrap(f"{model}: {what}{part}" if model else f"{what}{part}".capitalize(), _TITLE))
 

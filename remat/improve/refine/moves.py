@@ -105,17 +105,17 @@ class Neighbourhood:
         ]
         return ", ".join(words)
 
-    def _above(self, c: int, through: BoolArray, wanted: BoolArray) -> list[int]:
-        return self._walk(c, self._space.readers, through, wanted)
+    def _above(self, c: int, through: BoolArray, targets: BoolArray) -> list[int]:
+        return self._walk(c, self._space.readers, through, targets)
 
-    def _walk(self, c: int, along: Sequence[Sequence[int]], through: BoolArray, wanted: BoolArray) -> list[int]:
-        """Lists other classes of `wanted` values that are reached through values of `through`, the nearest first."""
+    def _walk(self, c: int, along: Sequence[Sequence[int]], through: BoolArray, targets: BoolArray) -> list[int]:
+        """Lists other classes of `targets` that are reached through values of `through`, the nearest first."""
         layer: list[int] = self.members[c].tolist()
         visited, reached = set(layer), list[int]()
         while layer:
             ahead = list(dict.fromkeys(u for v in layer for u in along[v] if u not in visited))
             visited.update(ahead)
-            reached += [u for u in ahead if wanted[u]]
+            reached += [u for u in ahead if targets[u]]
             layer = [u for u in ahead if through[u]]
         return [other for other in self._classes(reached) if other != c]
 

@@ -71,7 +71,7 @@ class PlannedGraph:
         return self.chosen.plan
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def messages(self) -> tuple[str, ...]:
         return self.chosen.check, self.chosen.together, *self.remarks
 
     @cached_property

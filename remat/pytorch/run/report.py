@@ -141,7 +141,7 @@ class Report:
         ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
         if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
             yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
-        missed = any(_MISSED.search(text) for one in self.graphs for text in one.told)
+        missed = any(_MISSED.search(text) for one in self.graphs for text in one.messages)
         missed |= self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes
         # Whether several graphs keep a limit of the peak together, only their check knows.
         alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
@@ -171,7 +171,7 @@ class Report:
         if self.held_bytes:
             held = human_bytes(self.held_bytes)
             yield f"all calls together saved at most {held} at once"
-        yield from dict.fromkeys(text for planned in self.graphs for text in planned.told[1:] if text)
+        yield from dict.fromkeys(text for planned in self.graphs for text in planned.messages[1:] if text)
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:
