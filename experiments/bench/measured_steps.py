@@ -87,12 +87,12 @@ class Step:
             self._release()  # other ways take their first steps at the same time
 
     def peak(self) -> Row:
-        """Measures the most bytes that the step holds above what is held before it, and says what is predicted."""
+        """Measures the most bytes that the step holds above what is held before it."""
         self._train()  # what libraries allocate for themselves at first lasts; several graphs are planned again
         self._forget()
         taken = peak_bytes(self._train, self._device)
         self._release()
-        return {"peak_bytes": taken} | self._predicted()
+        return {"peak_bytes": taken}
 
     def seconds(self) -> list[float]:
         """Times steps, each until the device has finished, after one that is not timed; leaves no memory taken."""
@@ -107,7 +107,8 @@ class Step:
         self._release()
         return times[1:]
 
-    def _predicted(self) -> dict[str, Any]:
+    def predicted(self) -> Row:
+        """Predicts the peak, unless there are several graphs, and the time of the step."""
         if self._is_ours:
             pairs = [(planned.graph, planned.plan) for planned in self._step.report().graphs]
         else:
@@ -238,24 +239,32 @@ def measured(case: Case) -> Iterator[Row]:
 
 
 def _started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, Any]]:
-    """Compiles the steps of new workers, as many at once as there are cores for, and measures their peaks by turns."""
+    """Compiles the steps of new workers, measures their peaks by turns, and predicts them."""
     workers += new
-    at_once = max(1, (os.cpu_count() or 1) // 3)
+    rows = _side_by_side("first", new)
+    for worker in new:
+        if "OutOfMemoryError" in worker.error:  # alone it may have room
+            worker.error = ""
+            rows[worker.way] = dict(worker.ask("first") or {})
+    for worker in new:
+        rows[worker.way] |= {"peak_bytes": None} | ({} if worker.error else worker.ask("peak") or {})
+    predicted = _side_by_side("predicted", [worker for worker in new if not worker.error])
+    for worker in new:
+        rows[worker.way] |= predicted.get(worker.way, {})
+        rows[worker.way] |= {"limit_bytes": worker.limit_bytes, "error": worker.error}
+    return rows
+
+
+def _side_by_side(name: str, workers: Sequence[Worker]) -> dict[str, dict[str, Any]]:
+    """Calls a method of `Step` that needs a core of its own, for as many workers at once as there are cores for."""
     rows: dict[str, dict[str, Any]] = {}
-    for start in range(0, len(new), at_once):
-        batch = new[start : start + at_once]
+    at_once = max(1, (os.cpu_count() or 1) // 3)
+    for start in range(0, len(workers), at_once):
+        batch = workers[start : start + at_once]
         for worker in batch:
-            worker.begin("first")
+            worker.begin(name)
         for worker in batch:
             rows[worker.way] = dict(worker.end() or {})
-        for worker in batch:
-            if "OutOfMemoryError" in worker.error:  # alone it may have room
-                worker.error = ""
-                rows[worker.way] = dict(worker.ask("first") or {})
-    for worker in new:
-        row = rows[worker.way]
-        row |= {"peak_bytes": None} | ({} if worker.error else worker.ask("peak") or {})
-        row |= {"limit_bytes": worker.limit_bytes, "error": worker.error}
     return rows
 
 
