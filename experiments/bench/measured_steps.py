@@ -113,7 +113,8 @@ class Step:
             pairs = [(planned.graph, planned.plan) for planned in self._step.report().graphs]
         else:
             with partitioner_settings(activation_memory_budget=self._budget):
-                graphs = torchs_plans(self._loss, *self._args, budgets=[self._budget])
+                # With a device, the forward pass that captures the graph is fake: it takes no memory.
+                graphs = torchs_plans(self._loss, *self._args, budgets=[self._budget], device=self._device)
             pairs = [(graph, *legal_plans(graph, plans).values()) for graph, plans in graphs]
         device = find_device(device_of(self._device.type))
         ns, peaks = 0.0, list[int]()
@@ -229,8 +230,9 @@ def measured(case: Case) -> Iterator[Row]:
                 break
             for worker in running:
                 times[worker.way] += [] if worker.error else worker.ask("seconds") or []
+        predicted = _side_by_side("predicted", running)
         for worker in running:
-            rows[worker.way]["error"] = worker.error
+            rows[worker.way] |= predicted[worker.way] | {"error": worker.error}
     finally:
         for worker in workers:
             worker.close()
@@ -239,7 +241,7 @@ def measured(case: Case) -> Iterator[Row]:
 
 
 def _started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, Any]]:
-    """Compiles the steps of new workers, measures their peaks by turns, and predicts them."""
+    """Compiles the steps of new workers, and measures their peaks by turns."""
     workers += new
     rows = _side_by_side("first", new)
     for worker in new:
@@ -248,9 +250,6 @@ def _started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, An
             rows[worker.way] = dict(worker.ask("first") or {})
     for worker in new:
         rows[worker.way] |= {"peak_bytes": None} | ({} if worker.error else worker.ask("peak") or {})
-    predicted = _side_by_side("predicted", [worker for worker in new if not worker.error])
-    for worker in new:
-        rows[worker.way] |= predicted.get(worker.way, {})
         rows[worker.way] |= {"limit_bytes": worker.limit_bytes, "error": worker.error}
     return rows
 

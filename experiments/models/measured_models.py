@@ -163,6 +163,7 @@ CASES = (
         "Llama 3 8B, 4 of 32 layers, 32k tokens",
         partial(_decoder, "Llama", _LLAMA_3, (1, 32768), torch.bfloat16),
         "cuda",
+        rivals=(DEFAULT, f"{BUDGETED}0.5", CHECKPOINTED),
     ),
     Case("Llama 2 7B, 6 of 32 layers", partial(_decoder, "Llama", _LLAMA_2, (2, 4096), torch.bfloat16), "cuda"),
 )
