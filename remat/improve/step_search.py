@@ -231,10 +231,11 @@ class StepPlans:
         return self._timelines[choice.key]
 
     def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
-        """Yields those that may keep a limit: all that is saved is alive between the two passes."""
-        for choice in self._ranking.one_liners:
-            if distinct_bytes(self._graph, self._graph.for_all_values(choice.saved)) <= limit_bytes:
-                yield choice
+        return (choice for choice in self._ranking.one_liners if self._may_keep(choice, limit_bytes))
+
+    # All that is saved is alive between the two passes.
+    def _may_keep(self, choice: Choice, limit_bytes: int) -> bool:
+        return distinct_bytes(self._graph, self._graph.for_all_values(choice.saved)) <= limit_bytes
 
     def _save_classes(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
         """Saves what a plan recomputes, one class of equal values after the other, as long as the step gets faster.
@@ -243,12 +244,12 @@ class StepPlans:
         say what to try first. In DiT-XL/2, saving one product of each layer lowers the peak by 5 %, and saving another
         one of the same size doubles it: kernels of neighbouring layers fuse, so that all are recomputed at once.
         """
-        classes, at, count = self._worth_saving(best.choice), 0, 1
-        for _ in range(_MOVES):
-            if not (chosen := classes[at : at + count]):
-                break
-            plan = self._plan(self._plans.also_saving(best.choice, np.concatenate(chosen)), "equal values")
-            if self._is_better(plan, best, limit_bytes):
+        classes, at, count, tried = self._worth_saving(best.choice), 0, 1, 0
+        while tried < _MOVES and (chosen := classes[at : at + count]):
+            choice = self._plans.also_saving(best.choice, np.concatenate(chosen))
+            plan = self._plan(choice, "equal values") if self._may_keep(choice, limit_bytes) else None
+            tried += plan is not None
+            if plan is not None and self._is_better(plan, best, limit_bytes):
                 best, at, count = plan, at + count, 2 * count
             elif count > 1:
                 count //= 2
@@ -308,8 +309,9 @@ class StepPlans:
             middle = (first + last) // 2
             if middle in (first, last):
                 break
-            mixed = self._plan(self._plans.legal(np.where(position < differences[middle], *masks)), "mixture")
-            first, last = (first, middle) if mixed.peak_bytes <= limit_bytes else (middle, last)
+            choice = self._plans.legal(np.where(position < differences[middle], *masks))
+            keeps = self._may_keep(choice, limit_bytes) and self._plan(choice, "mixture").peak_bytes <= limit_bytes
+            first, last = (first, middle) if keeps else (middle, last)
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted:
