@@ -146,6 +146,15 @@ def near(name: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 
 
+def pip_install(extra: str) -> str:
+    """Formats the command that installs an extra of remat; a release changes it (docs/releases.md).
+
+    >>> pip_install("torch")
+    "pip install '.[torch]' in the clone of remat"
+    """
+    return f"pip install '.[{extra}]' in the clone of remat"
+
+
 def spoken_gap(gap: float, digits: int = 2, before: str = "") -> str:
     """Formats a gap as a percentage, or as "no useful bound" if it is more than 90%."""
     return f"{before}{gap:.{digits}%}" if gap <= _USEFUL_GAP else "no useful bound"

@@ -225,6 +225,11 @@ def test_every_extra_is_listed() -> None:
     rows = [line for line in (ROOT / "docs/install.md").read_text().splitlines() if line.startswith("| `")]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {row.split("`")[1] for row in rows} == set(extras)
+    sources = "".join(
+        path.read_text() for folder in ("remat", "solvers", "experiments") for path in (ROOT / folder).rglob("*.py")
+    )
+    assert set(re.findall(r"""pip_install\(["'](\w+)["']\)""", sources)) <= set(extras)
+    assert "pip install 'remat[" not in sources  # before the first release, the index has no such package
 
 
 def test_the_changelog_and_the_citation_name_the_same_last_version() -> None:

@@ -82,7 +82,7 @@ def test_a_missing_package_of_a_stranger_is_named() -> None:
 def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remat.answer.solver.find_spec", lambda package: None)
     package = solver.requires[0]
-    remedy = package if package == "networkx" else rf"'remat\[{package}\]'"  # networkx always comes along
+    remedy = package if package == "networkx" else rf"'.\[{package}\]'"  # networkx always comes along
     message = f"solver '{solver.name}' needs {package}: pip install {remedy}"
     with pytest.raises(NotInstalled, match=message):
         remat.solve(SMALL, solver)

@@ -49,7 +49,7 @@ graph; optimizers are not. Batch sizes are ours.
   sharded training that gathers each parameter by itself.
 - `gpt2-medium-step` and `deepnet-500` were traced by `make_fx` over forward pass, loss and `torch.autograd.grad`, and
   read by `remat.pytorch.read_step`: the passes of TorchInductor over joint graphs have not seen them.
-- `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install 'remat[corpus]'`), without weights.
+- `hf-*`: the configurations of the `transformers` package (Apache-2.0; `pip install '.[corpus]'`), without weights.
 
 *Saved* is what the forward pass hands to the backward pass if no operator runs twice, about what autograd keeps;
 parameters and inputs do not count."""
