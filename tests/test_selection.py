@@ -62,7 +62,7 @@ def test_by_name_or_by_instance(solver: Solver) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("ortool", "no solver is named 'ortool'; did you mean 'ortools'\\? there are: cpsat, exhaustive, "),
+        ("ortool", "no solver is named 'ortool'; did you mean 'ortools'\\? There are: cpsat, exhaustive, "),
         ("gurobi", "no solver is named 'gurobi'; there are: cpsat"),
         ("", "no solver is named ''; there are"),
     ],

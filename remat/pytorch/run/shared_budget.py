@@ -117,6 +117,11 @@ class SharedBudget:
         return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
     @property
+    def plans(self) -> Mapping[str, ChosenPlan]:
+        """Returns the plans that were made for graphs together, by the keys of graphs."""
+        return self._plans
+
+    @property
     def held_bytes(self) -> int:
         """Returns how many bytes the calls that are alive now save, by their plans."""
         return self._held_bytes(self._calls.together, self._calls.now)
