@@ -10,6 +10,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ import torch
 
 import remat
 import remat.pytorch
-from experiments import cover
-from experiments.bench import users_table
+from experiments import compare_solvers, cover
+from experiments.accuracy import compiled_peaks, traffic_error, traffic_error_triton
+from experiments.bench import gpu_plans, measured_steps, users_table
 from experiments.report.result_table import Results
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.answer.solver import Feature
@@ -94,14 +96,21 @@ def test_a_page_says_for_whom_it_is_and_is_short(document: str) -> None:
     ("document", "path", "draw"),
     [
         ("docs/theory/minimum-cut.md", cover.PATH, cover.draw),
-        (
-            "README.md",
-            users_table.TABLE.path.with_suffix(".svg"),
-            lambda path: users_table.draw(Results.read(users_table.TABLE.path).rows, path),
+        *(
+            (document, made.path.with_suffix(".svg"), partial(made.draw, Results.read(made.path).rows))
+            for document, made in {
+                "README.md": users_table.TABLE,
+                "docs/gpu_evidence.md": measured_steps.TABLE,
+                "docs/results/kernels.md": traffic_error.TABLE,
+                "docs/results/peaks.md": compiled_peaks.TABLE,
+                "docs/results/solvers.md": compare_solvers.TABLE,
+                "docs/results/traffic.md": gpu_plans.TABLE,
+                "docs/results/kernels.md, for GPUs": traffic_error_triton.TABLE,
+            }.items()
         ),
     ],
 )
-def test_the_first_picture_is_what_its_command_draws(
+def test_a_picture_is_what_its_command_draws(
     document: str, path: Path, draw: Callable[[Path], None], tmp_path: Path
 ) -> None:
     """But for the date, and the names of its parts."""
@@ -110,7 +119,7 @@ def test_the_first_picture_is_what_its_command_draws(
         re.sub(r'<dc:date>.*|#\w+|id="\w+"', "", picture.read_text()) for picture in (tmp_path / "again.svg", path)
     )
     assert again == committed
-    assert path.relative_to(ROOT).as_posix() in (ROOT / document).read_text()
+    assert path.relative_to(ROOT).as_posix() in (ROOT / document.split(",", maxsplit=1)[0]).read_text()
 
 
 def table(heading: str, document: str) -> list[list[str]]:

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pandas as pd
 
-from experiments.accuracy.compiled_peaks import errors
+from experiments.accuracy.compiled_peaks import LABELS, errors
 from experiments.bench.budget_kernels import change, is_better
 from experiments.bench.gpu_plans import fewer
 from experiments.recipes.beside import largest_difference
@@ -89,7 +89,7 @@ def test_how_often_ours_recomputes_less_than_pytorch() -> None:
 
 def test_predicted_peaks_of_compiled_steps() -> None:
     rows = rows_of("compiled_peaks")
-    for group, label in (("zoo", "the zoo"), ("case", "small cases"), ("held out", "held out"), ("", "all")):
+    for group, label in (LABELS | {"": "all"}).items():
         of = [row for row in rows if group in row["group"]]
         figures: list[str] = []
         for kind in ("predicted", "values"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import remat
@@ -125,6 +126,22 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the models' gains at each of PyTorch's budgets: the middle half as a box, the others as lines."""
+    from remat.pictures import Picture, write
+
+    gains: dict[float, list[float]] = {}
+    for row in rows:
+        if "budget" in row:
+            gains.setdefault(row["budget"], []).append(100 * fewer(row))
+    figure = Picture(figsize=(6.4, 3.9), layout="constrained")
+    axes = figure.subplots()
+    axes.boxplot(list(gains.values()), tick_labels=[f"{budget:g}" for budget in gains], whis=(0, 100))
+    axes.set(xlabel="PyTorch's memory budget", ylabel="fewer bytes moved than by PyTorch's plan, %")
+    axes.grid(alpha=0.3, axis="y")
+    write(figure, path)
+
+
 TABLE = ResultTable(
     "experiments.bench.gpu_plans",
     "Saved memory against traffic, beside PyTorch's budgets, for a GPU",
@@ -133,6 +150,7 @@ TABLE = ResultTable(
     key=str,
     measure=measure,
     summary=summary,
+    draw=draw,
     columns=(
         *("case", "budget", "extra_traffic", "pytorch, saved_bytes", "pytorch, traffic_bytes"),
         *("ours, saved_bytes", "ours, traffic_bytes", "illegal"),
