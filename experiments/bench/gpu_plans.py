@@ -22,6 +22,7 @@ from costmodels import ByteTraffic
 from experiments.bench.budgets import illegal
 from experiments.models.save_everything import plan_of
 from experiments.models.workloads import ZOO_INSTANCES
+from experiments.report.charts import chart
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable
 from remat import Choice, Corpus, Graph, Plan
@@ -128,18 +129,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the models' gains at each of PyTorch's budgets: the middle half as a box, the others as lines."""
-    from remat.pictures import Picture, write
-
     gains: dict[float, list[float]] = {}
     for row in rows:
         if "budget" in row:
             gains.setdefault(row["budget"], []).append(100 * fewer(row))
-    figure = Picture(figsize=(6.4, 3.9), layout="constrained")
-    axes = figure.subplots()
-    axes.boxplot(list(gains.values()), tick_labels=[f"{budget:g}" for budget in gains], whis=(0, 100))
-    axes.set(xlabel="PyTorch's memory budget", ylabel="fewer bytes moved than by PyTorch's plan, %")
-    axes.grid(alpha=0.3, axis="y")
-    write(figure, path)
+    with chart(path) as axes:
+        axes.boxplot(list(gains.values()), tick_labels=[f"{budget:g}" for budget in gains], whis=(0, 100))
+        axes.set(xlabel="PyTorch's memory budget", ylabel="fewer bytes moved than by PyTorch's plan, %")
 
 
 TABLE = ResultTable(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,26 @@ def beside_one_liners(axes: Any, title: str, ours: Points, rivals: Sequence[tupl
     axes.legend(fontsize=9)
 
 
-def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) -> None:
-    """Draws for each group which share of its predictions is off by at most so much."""
+@contextmanager
+def chart(path: Path) -> Generator[Any]:
+    """Makes the axes of a chart, which is written at the end."""
     from remat.pictures import Picture, write
 
     figure = Picture(figsize=(6.4, 3.9), layout="constrained")
     axes = figure.subplots()
-    for (name, found), style in zip(errors.items(), ("-", "--", "-.", ":"), strict=False):
-        off = 100 * np.sort(np.abs(np.array(found)))
-        axes.step([*off, 100], [*np.arange(1, len(off) + 1) / len(off), 1], style, where="post", label=name)
-    axes.set_xscale("symlog", linthresh=0.1)
-    ticks = (0, 0.1, 1, 10, 100)
-    axes.set_xticks(ticks, [f"{tick}%" for tick in ticks])
-    axes.set(xlim=(0, 100), ylim=(0, 1.03), xlabel=f"error of {what}: at most", ylabel="share of the predictions")
+    yield axes
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=9, loc="lower right")
     write(figure, path)
+
+
+def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) -> None:
+    """Draws for each group which share of its predictions is off by at most so much."""
+    with chart(path) as axes:
+        for (name, found), style in zip(errors.items(), ("-", "--", "-.", ":"), strict=False):
+            off = 100 * np.sort(np.abs(np.array(found)))
+            axes.step([*off, 100], [*np.arange(1, len(off) + 1) / len(off), 1], style, where="post", label=name)
+        axes.set_xscale("symlog", linthresh=0.1)
+        ticks = (0, 0.1, 1, 10, 100)
+        axes.set_xticks(ticks, [f"{tick}%" for tick in ticks])
+        axes.set(xlim=(0, 100), ylim=(0, 1.03), xlabel=f"error of {what}: at most", ylabel="share of the predictions")
+        axes.legend(fontsize=9, loc="lower right")
