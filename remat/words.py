@@ -147,11 +147,7 @@ def near(name: str, candidates: Iterable[str]) -> str:
 
 
 def pip_install(extra: str) -> str:
-    """Formats the command that installs an extra of remat; a release changes it (docs/releases.md).
-
-    >>> pip_install("torch")
-    "pip install '.[torch]' in the clone of remat"
-    """
+    """Formats the command that installs an extra of remat; a release changes it (docs/releases.md)."""
     return f"pip install '.[{extra}]' in the clone of remat"
 
 

@@ -246,12 +246,7 @@ class Log:
             self._planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
-        """Replaces what was said of each graph alone, where a search for all graphs together has found the same plan.
-
-        Args:
-            plans: by the keys of graphs.
-            with_check: adds the result of the check of one graph.
-        """
+        """Replaces what is said of each graph alone, where plans for all graphs together are the same plans."""
         for log in (self, _recent):
             for key, planned in log._planned.items():
                 chosen = plans.get(key[1]) if key[0] == self._number else None
