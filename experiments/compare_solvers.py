@@ -176,7 +176,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"Where several plans are certified, all are the same plan: on {same} of {several} problems.",
         ]
     )
-    yield "![Performance profiles](compare_solvers.svg)"
     statuses = ("optimal", "feasible", "refused", "timeout", "error")
     headings = ("solver", "solved", "certified", *statuses, "x fastest, mean", "worst", "worst on", "slowest, s")
     for cost_model, own in with_gaps(rows).groupby("cost_model", sort=False):

@@ -23,6 +23,7 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.bench.measured_steps import checkpoint_layers
 from experiments.models import zoo
+from experiments.report.charts import chart
 from remat.pytorch.measure.peak import peak_bytes
 from remat.words import human_bytes
 
@@ -155,16 +156,12 @@ def measured_table(ways: list[Way]) -> Table:
 
 def draw(ways: list[Way], path: Path) -> None:
     """Draws peaks against times of steps."""
-    from remat.pictures import Picture, write
-
-    figure = Picture(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for way, marker in zip(ways, "soDv", strict=True):
-        axes.plot(way.peak_bytes / 1e6, 1e3 * way.step_s, marker, markersize=9, label=way.name)
-    axes.legend()
-    axes.set(xlabel="peak, MB, measured", ylabel="step, ms, measured")
-    axes.margins(0.4)
-    write(figure, path)
+    with chart(path) as axes:
+        for way, marker in zip(ways, "soDv", strict=True):
+            axes.plot(way.peak_bytes / 1e6, 1e3 * way.step_s, marker, markersize=9, label=way.name)
+        axes.legend()
+        axes.set(xlabel="peak, MB, measured", ylabel="step, ms, measured")
+        axes.margins(0.4)
 
 
 def small_example() -> remat.Graph:

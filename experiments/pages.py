@@ -18,23 +18,15 @@ from remat.facts.corpus import Corpus
 
 INSTANCES = Path(__file__).parent / "instances"
 
-MODULES = (
-    *(f"accuracy.{name}" for name in ("compiled_peaks", "forecast_error", "foreign_peaks", "gpu_compared")),
-    *("accuracy.attention_workspaces", "accuracy.gpu_peaks"),
-    *(f"accuracy.{name}" for name in ("gpu_training", "peak_budgets", "traffic_error", "traffic_error_triton")),
-    *(f"bench.{name}" for name in ("budget_gap", "budget_kernels", "budget_steps", "budgets", "default_plan")),
-    *(f"bench.{name}" for name in ("duplicates", "gpu_plans", "offloaded_peaks", "offloading", "refined_plans")),
-    *(
-        "accuracy.whole_run",
-        "bench.measured_steps",
-        "bench.speed",
-        "bench.step_time",
-        "bench.users_table",
-        "compare_solvers",
-        "recipes.recipe_losses",
-    ),
-    *("rivals.checkmate.one_recomputation", "sources"),
-)
+_TABLES = {
+    "accuracy": "attention_workspaces compiled_peaks forecast_error foreign_peaks gpu_compared gpu_peaks gpu_training "
+    "peak_budgets traffic_error traffic_error_triton whole_run",
+    "bench": "budget_gap budget_kernels budget_steps budgets default_plan duplicates gpu_plans measured_steps "
+    "offloaded_peaks offloading refined_plans speed step_time users_table",
+    "recipes": "recipe_losses",
+    "rivals.checkmate": "one_recomputation",
+}
+MODULES = [*(f"{of}.{name}" for of, names in _TABLES.items() for name in names.split()), "compare_solvers", "sources"]
 """Where the tables are; each is the `TABLE` of its module."""
 
 
@@ -49,11 +41,15 @@ def pages() -> Iterator[tuple[Path, str]]:
     for table in tables():
         yield table.path.with_suffix(".md"), table.page(Results.read(table.path))
     yield RESULTS / "benchmark.md", benchmark_page(FOLDER)
-    yield INSTANCES / "README.md", readme.markdown(Corpus.open(INSTANCES).entries)
+    for name, text in readme.pages(Corpus.open(INSTANCES).entries).items():
+        yield INSTANCES / name, text
 
 
 def main() -> None:
-    """Writes all pages, and says which of them have changed."""
+    """Writes all pages and charts, and says which pages have changed."""
+    for table in tables():
+        if table.draw is not None:
+            table.draw(Results.read(table.path).rows, table.path.with_suffix(".svg"))
     for path, text in pages():
         if not path.exists() or text != path.read_text():
             path.write_text(text)

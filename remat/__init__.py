@@ -117,5 +117,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")
     if find_spec("torch") is None:
-        raise NotInstalled(f"remat.{name} needs torch: pip install 'remat[torch]'")
+        from remat.words import pip_install
+
+        raise NotInstalled(f"remat.{name} needs torch: {pip_install('torch')}")
     return getattr(import_module(_LAZY[name]), name)

@@ -18,12 +18,13 @@ from typing import Any
 from remat.errors import InvalidOption, NotInstalled
 from remat.facts.argument_checks import checked_path
 from remat.facts.files import write_file
+from remat.words import pip_install
 
 try:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 except ImportError as error:
-    raise NotInstalled("pictures need matplotlib: pip install 'remat[plot]'") from error
+    raise NotInstalled(f"pictures need matplotlib: {pip_install('plot')}") from error
 
 
 class Picture(Figure):

@@ -146,6 +146,22 @@ def near(name: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {by_letters[matches[0]]!r}?" if matches else ""
 
 
+def pip_install(extra: str) -> str:
+    """Formats the command that installs an extra of remat; a release changes it (docs/releases.md)."""
+    return f"pip install '.[{extra}]' in the clone of remat"
+
+
+def near_of(name: str, candidates: Iterable[str]) -> str:
+    """Returns the same end, followed by all known names.
+
+    >>> near_of("sine", ["cos", "sin"]), near_of("tan", [])
+    ("; did you mean 'sin'? There are: cos, sin", '; there are: none')
+    """
+    names = list(candidates)
+    hint = near(name, names)
+    return f"{hint} There are: {', '.join(names)}" if hint else f"; there are: {', '.join(names) or 'none'}"
+
+
 def spoken_gap(gap: float, digits: int = 2, before: str = "") -> str:
     """Formats a gap as a percentage, or as "no useful bound" if it is more than 90%."""
     return f"{before}{gap:.{digits}%}" if gap <= _USEFUL_GAP else "no useful bound"

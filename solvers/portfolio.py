@@ -12,6 +12,7 @@ from typing import ClassVar
 from remat import InvalidOption, Problem, Solution, TerminationReason, solve
 from remat.improve.progress import ended_early, is_over
 from remat.plugin import Feature, Solver, Termination
+from remat.words import pip_install
 from solvers.cpsat import CPSAT
 from solvers.lagrangian import Lagrangian
 
@@ -65,7 +66,7 @@ class Portfolio(Solver):
         by_multiplier = solve(problem, Lagrangian(), throw=False)
         incumbent = replace(by_multiplier, solver=self.name)
         if missing and not incumbent.is_optimal:
-            why = f"by lagrangian alone: {', '.join(missing)} is not installed; pip install 'remat[ortools]'"
+            why = f"by lagrangian alone: {', '.join(missing)} is not installed; {pip_install('ortools')}"
             _warn_of_gap(incumbent, why)
             return replace(incumbent, termination=replace(incumbent.termination, detail=why))
         limit_s, enough = (self.seconds, self.tolerance) if time_limit_s is None else (time_limit_s, 0.0)

@@ -73,9 +73,7 @@ def test_without_or_tools_the_answer_is_that_of_the_price_and_says_so(monkeypatc
     ):
         ours = solve(problem)
     assert ours.plan == solve(problem, "lagrangian").plan
-    assert "by lagrangian alone: no_such_package is not installed; pip install 'remat[ortools]'" in repr(
-        ours.termination
-    )
+    assert "by lagrangian alone: no_such_package is not installed; pip install '.[ortools]'" in repr(ours.termination)
 
 
 @drawn(50)

@@ -21,7 +21,7 @@ from torch import nn
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.corpus_index import entry_of
-from experiments.corpus.readme import markdown
+from experiments.corpus.readme import pages
 from experiments.models import diffusion, published, workloads
 from experiments.models.recipe import capture
 from remat import Graph, NotInstalled
@@ -65,7 +65,7 @@ def test_there_is_an_instance_for_each_recipe_and_no_other_file() -> None:
     assert set(NAMES) == recipes().keys()
     assert len(NAMES) == len(set(NAMES)) >= 25
     files = {path.name for path in CORPUS.folder.iterdir() if path.name != "__pycache__"}
-    assert files == {INDEX, "README.md", *(f"{name}.json.gz" for name in NAMES)}
+    assert files == {INDEX, "README.md", "LIST.md", *(f"{name}.json.gz" for name in NAMES)}
 
 
 def test_sizes_span_two_orders_of_magnitude_in_few_megabytes() -> None:
@@ -75,8 +75,10 @@ def test_sizes_span_two_orders_of_magnitude_in_few_megabytes() -> None:
     assert sum(entry.file_bytes for entry in CORPUS.entries) < 4 * 2**20
 
 
-def test_the_page_is_that_of_the_index() -> None:
-    assert (CORPUS.folder / "README.md").read_text() == markdown(CORPUS.entries)
+def test_the_pages_are_those_of_the_index_and_short() -> None:
+    for name, text in pages(CORPUS.entries).items():
+        assert (CORPUS.folder / name).read_text() == text
+    assert len((CORPUS.folder / "README.md").read_text().split()) <= 1200
 
 
 @pytest.mark.skipif(
@@ -93,8 +95,9 @@ def test_the_command_makes_what_is_named_with_index_and_page(tmp_path: Path) -> 
     main(only=[SMALLEST], output=tmp_path)
     corpus = Corpus.open(tmp_path)
     assert [(entry.name, entry.values) for entry in corpus.entries] == [(SMALLEST, CORPUS.entry(SMALLEST).values)]
-    assert (tmp_path / "README.md").read_text() == markdown(corpus.entries)
-    assert {path.name for path in tmp_path.iterdir()} == {INDEX, "README.md", f"{SMALLEST}.json.gz"}
+    written = pages(corpus.entries)
+    assert {name: (tmp_path / name).read_text() for name in written} == written
+    assert {path.name for path in tmp_path.iterdir()} == {INDEX, *written, f"{SMALLEST}.json.gz"}
     with pytest.raises(typer.BadParameter, match=f"did you mean '{SMALLEST}'"):
         main(only=[SMALLEST + "s"], output=tmp_path)
 

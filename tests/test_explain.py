@@ -31,7 +31,7 @@ def test_a_saved_value() -> None:
     assert (why.alternative.saves, why.alternative.drops) == (("d", "add2"), ("add3",))
     decided, priced, _, read, alternative, instead = str(why).splitlines()
     assert re.search(r"add3 \(add, 4\.0 MiB\).*\bsaved\b", decided)
-    assert re.search(r"8\.0 MiB.*4\.0 MiB.*free", priced)
+    assert re.search(r"8\.0 MiB.*4\.0 MiB.*from its inputs is free", priced)
     assert "cos1, sin1" in read
     assert "at least 4.0 MiB more" in alternative
     assert "d, add2" in instead

@@ -108,4 +108,4 @@ def test_errors_without_tracebacks(graph: Graph, plan: Plan, tmp_path: Path, mon
 
     monkeypatch.setattr("remat.pytorch.seam.virtual_gpu.version", missing)
     monkeypatch.setattr("remat.cli.option_groups.PlanOptions.plan_of", lambda *_: pytest.fail("it was solved first"))
-    assert "pip install 'remat[gpu]'" in run(*KERNELS, file, code=1).stderr
+    assert "pip install '.[gpu]'" in run(*KERNELS, file, code=1).stderr

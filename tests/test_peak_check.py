@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -347,6 +348,29 @@ def test_a_report_says_whether_several_graphs_keep_their_limit_together(
     assert f"budget: {said}\n" in report
     together = "the peak of 2 graphs that are alive at the same time is"
     assert " ".join(report.split()).count(together) == 1
+
+
+def test_plans_that_a_search_for_all_graphs_confirms_are_judged_together(x: Tensor) -> None:
+    """Of each graph alone, 90% could not be kept; of both together it is. The report told the first for good."""
+    step = remat.compile(Blocks(breaks=True), cost_model=MemoryBudget(0.9, of="peak"))
+    step(x).backward()
+    first = [planned.plan for planned in step.report().graphs]
+    assert "budget: not kept, see below\n" in str(step.report())
+    for _ in range(3):
+        step(x).backward()
+    report = step.report()
+    assert [planned.plan for planned in report.graphs] == first
+    assert "budget: kept\n" in str(report)
+    assert "was asked for" not in str(report)
+    assert "the peak of 2 graphs that are alive at the same time is" in str(report)
+
+
+@pytest.mark.parametrize(("share", "is_kept"), [(0.9, True), (0.01, False)])
+def test_a_share_that_several_graphs_cannot_keep_is_told(share: float, is_kept: bool) -> None:
+    parts = [subproblem_of(chain(), MemoryBudget(share, of="peak")) for _ in range(2)]
+    with nullcontext() if is_kept else pytest.warns(UserWarning, match="5 B was asked for, but no plans with a lower"):
+        _, told = fit_joint_peak(parts, MemoryBudget(share, of="peak"))
+    assert ("was asked for" in told) != is_kept
 
 
 def chain() -> remat.Graph:

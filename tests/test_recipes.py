@@ -116,7 +116,7 @@ def test_the_callback_of_lightning_compiles_and_logs_the_report_once(caplog: pyt
 
 def test_accelerate_still_refuses_other_peoples_backends() -> None:
     """If this fails, docs/recipes.md may name a simpler way."""
-    utils = pytest.importorskip("accelerate.utils", reason="needs accelerate: pip install 'remat[recipes]'")
+    utils = pytest.importorskip("accelerate.utils", reason="needs accelerate: pip install '.[recipes]'")
     with pytest.raises(ValueError, match="REMAT"):
         utils.TorchDynamoPlugin(backend="remat")
 

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pandas as pd
 
-from experiments.accuracy.compiled_peaks import errors
+from experiments.accuracy.compiled_peaks import LABELS, errors
 from experiments.bench.budget_kernels import change, is_better
 from experiments.bench.gpu_plans import fewer
 from experiments.recipes.beside import largest_difference
@@ -89,7 +89,7 @@ def test_how_often_ours_recomputes_less_than_pytorch() -> None:
 
 def test_predicted_peaks_of_compiled_steps() -> None:
     rows = rows_of("compiled_peaks")
-    for group, label in (("zoo", "the zoo"), ("case", "small cases"), ("held out", "held out"), ("", "all")):
+    for group, label in (LABELS | {"": "all"}).items():
         of = [row for row in rows if group in row["group"]]
         figures: list[str] = []
         for kind in ("predicted", "values"):
@@ -201,7 +201,7 @@ def test_what_one_recomputation_in_one_order_gives_up() -> None:
     stated = sentences(section("Rivals"))
     found, graphs = counts(rows), [row["lowest"] for row in rows if "lowest" in row]
     assert f"reaches {found['reached']} of the {found['pairs']} budgets" in stated
-    assert f"any number of recomputations {found['reached_by_checkmate']}." in stated
+    assert f"any number of recomputations, {found['reached_by_checkmate']} are reached." in stated
     ours, free = ([lowest[rules]["percent"] for lowest in graphs] for rules in ("ours", "checkmate"))
     assert f"{min(ours)}% to {max(ours)}% of that without recomputation, and {min(free)}% to {max(free)}%" in stated
     assert all(one["proven"] for lowest in graphs for rules, one in lowest.items() if rules != "search")

@@ -62,7 +62,7 @@ def test_by_name_or_by_instance(solver: Solver) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("ortool", "no solver is named 'ortool'; did you mean 'ortools'\\? there are: cpsat, exhaustive, "),
+        ("ortool", "no solver is named 'ortool'; did you mean 'ortools'\\? There are: cpsat, exhaustive, "),
         ("gurobi", "no solver is named 'gurobi'; there are: cpsat"),
         ("", "no solver is named ''; there are"),
     ],
@@ -82,7 +82,7 @@ def test_a_missing_package_of_a_stranger_is_named() -> None:
 def test_a_backend_that_is_not_installed(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remat.answer.solver.find_spec", lambda package: None)
     package = solver.requires[0]
-    remedy = package if package == "networkx" else rf"'remat\[{package}\]'"  # networkx always comes along
+    remedy = package if package == "networkx" else rf"'.\[{package}\]'"  # networkx always comes along
     message = f"solver '{solver.name}' needs {package}: pip install {remedy}"
     with pytest.raises(NotInstalled, match=message):
         remat.solve(SMALL, solver)

@@ -66,6 +66,7 @@ def test_one_look_at_a_report_tells_memory_time_and_budget() -> None:
     assert time.startswith(f"step {row['step_ns'] / row['default_step_ns'] - 1:+.1%} beside PyTorch's default")
     assert f"{row['step_ns'] / row['checkpointed_step_ns'] - 1:+.1%} beside every layer checkpointed" in time
     assert budget == "budget: kept"
+    assert "next: for a faster step" in str(report)
 
 
 def test_a_report_says_at_once_that_a_budget_is_not_kept() -> None:
@@ -84,6 +85,7 @@ def test_a_notebook_shows_what_print_shows() -> None:
     shown = step.report()._repr_html_()
     assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == str(step.report())
     assert "budget:" not in shown
+    assert "next: for less memory, set a budget below this" in shown  # no step is slower: there is more to gain
 
 
 def graph_and_plan(step: object) -> tuple[remat.Graph, remat.Plan]:

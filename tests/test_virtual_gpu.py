@@ -377,7 +377,7 @@ def test_triton_must_be_there_and_fit(found: str | None, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(seam, "version", version)
     error, message = (
-        (NotInstalled, r"needs Triton: pip install 'remat\[gpu\]'")
+        (NotInstalled, r"needs Triton: pip install '.\[gpu\]'")
         if found is None
         else (UnsupportedTorch, "needs Triton 3.*pip install 'triton==3")
     )

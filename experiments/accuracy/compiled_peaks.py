@@ -1,6 +1,6 @@
 """Measures how far predicted peaks are from what compiled training steps hold on this CPU, by torch's own allocator.
 
-`python -m experiments.accuracy.compiled_peaks` takes the zoo (the models of `KERNEL_ZOO`), the small cases of the
+`python -m experiments.accuracy.compiled_peaks` takes our ten small models (`KERNEL_ZOO`), the small cases of the
 tests and the held-out models, among them eleven of the package `transformers`, and two plans of each: the cut of
 `ByteTraffic()`, and the one that saves the fewest bytes. The third step of the compiled model is traced: every byte
 that torch's allocator hands out and takes back, above what was held before, with the outputs held by the caller and
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
 from experiments.models.save_everything import SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO
+from experiments.report.charts import draw_errors
 from experiments.report.markdown import section, table
 from experiments.report.result_table import ResultTable, Row
 from remat.predict.memory import simulate
@@ -34,6 +36,7 @@ from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
+LABELS = {"zoo": "our ten small models", "case": "small cases of the tests", "held out": "held-out models"}
 PLANS: dict[str, remat.CostModel] = {"default": ByteTraffic(), "save least": SaveLeast()}
 Made = tuple[nn.Module, tuple[Tensor, ...], bool | None]
 """A model, what it is called with, and whether its sizes are symbolic."""
@@ -104,17 +107,23 @@ def errors(rows: Sequence[Row], of: str = "predicted") -> np.ndarray[Any, np.dty
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Sums up each group and plan, and lists every step whose prediction is off by more than 3%."""
     lines: list[tuple[object, ...]] = []
-    for group in ("zoo", "case", "held out", "all"):
+    for group, label in (LABELS | {"all": "all"}).items():
         for plan in (*PLANS, "both"):
             of = [row for row in rows if group in (row["group"], "all") and plan in (row["plan"], "both")]
             if of:
-                lines.append((group, plan, len(of), *_spread(of, "predicted"), *_spread(of, "values")))
+                lines.append((label, plan, len(of), *_spread(of, "predicted"), *_spread(of, "values")))
     off = [(row, error) for row, error in zip(rows, errors(rows), strict=True) if abs(error) > 0.03]
     headings = ("median", "90% within", "worst")
     return [
         table(("models", "plan", "steps", *headings, *(f"{h}, by values" for h in headings)), lines),
         section("Off by more than 3%", table(("step", "off by"), [(row["case"], f"{e:+.1%}") for row, e in off])),
     ]
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the errors of each group of models, and those of peaks that are predicted without kernels."""
+    found = {label: errors([row for row in rows if row["group"] == group]) for group, label in LABELS.items()}
+    draw_errors(found | {"all, predicted without kernels": errors(rows, "values")}, "predicted peaks", path)
 
 
 def _spread(rows: Sequence[Mapping[str, Any]], of: str) -> tuple[str, str, str]:
@@ -131,6 +140,7 @@ TABLE = ResultTable(
     key=", ".join,
     measure=measure,
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ bytes that the kernels of both passes read and write, from the `Graph` alone. In
 same, for CPUs, after all fusion and before code generation: see `remat.pytorch.inductor.scheduled`. An error is
 negative where the prediction is too low; a rank correlation of 1 means that the two order a model's plans alike.
 
-The rules of `remat.predict.kernels` were read in Inductor, and checked on the zoo
+The rules of `remat.predict.kernels` were read in Inductor, and checked on our ten small models
 (`experiments.models.workloads.KERNEL_ZOO`): its errors say how well they are copied. The held-out models
 (`experiments.models.held_out`) are those that no rule was written for: their errors are those to expect of a model of
 one's own. `python -m experiments.accuracy.traffic_error_triton` does the same for GPUs.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,6 +29,7 @@ from costmodels import ByteTraffic
 from experiments.models.held_out import HELD_OUT
 from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO, Sample
+from experiments.report.charts import draw_errors
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable, Row
 from remat.errors import CannotRebuild
@@ -223,6 +225,15 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     return found
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the errors of the models on which the rules were checked, and of all other models."""
+    errors: dict[str, list[float]] = {}
+    for row in rows:
+        label = "models on which the rules were checked" if row["part"] in ("zoo", "captured") else "all other models"
+        errors.setdefault(label, []).append(row["predicted_bytes"] / row["inductor_bytes"] - 1)
+    draw_errors(errors, "predicted bytes of kernels", path)
+
+
 def table_of(module: str, title: str, about: str, parts: Mapping[str, Part], gpu: str | None) -> ResultTable[Any]:
     """Makes the experiment on some parts."""
 
@@ -239,6 +250,7 @@ def table_of(module: str, title: str, about: str, parts: Mapping[str, Part], gpu
         key=": ".join,
         measure=measure,
         summary=summary,
+        draw=draw,
     )
 
 

@@ -1,9 +1,10 @@
 """Measures how far predicted memory traffic for GPUs is from TorchInductor's Triton schedule, without a device.
 
 `python -m experiments.accuracy.traffic_error_triton` does for an H100 what `experiments.accuracy.traffic_error` does
-for CPUs. The parts are: the zoo, captured on a CPU, and again for the GPU, where attention has another name and saves
-less; graphs of the corpus, captured on a CPU at the sizes at which people train; larger ones, under two plans each,
-since a count takes a minute; and, captured on a CPU, models that no rule for Triton was written for.
+for CPUs. The parts are: our ten small models (`zoo`), captured on a CPU, and again for the GPU (`captured`), where
+attention has another name and saves less; graphs of the corpus, captured on a CPU at the sizes at which people train;
+larger ones, under two plans each, since a count takes a minute; and, captured on a CPU, models for which no rule for
+Triton was written.
 """
 
 from __future__ import annotations

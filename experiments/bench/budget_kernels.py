@@ -1,6 +1,6 @@
 """Compares plans at PyTorch's budgets by what their kernels move: `python -m experiments.bench.budget_kernels`.
 
-On the graphs of the zoo and on models by `transformers`, at each of PyTorch's budgets from 0.1 to 0.9, three plans:
+Our ten small models and models by `transformers`, at each of PyTorch's budgets from 0.1 to 0.9, under three plans:
 PyTorch's own; `portfolio`, the plan of least recompute time that saves no more bytes; and `no_worse`, what
 `remat.refine` makes of PyTorch's plan in 15 s with the objective "no-worse". Recompute time is that of the roofline of
 an A100; bytes and kernels are those of TorchInductor's own schedule for CPUs.

@@ -1,6 +1,6 @@
 """Measures compiled steps at PyTorch's default and budgets, its own beside ours.
 
-`python -m experiments.bench.budget_steps` takes the models of the zoo, and eleven by `transformers` with random
+`python -m experiments.bench.budget_steps` takes our ten small models, and eleven by `transformers` with random
 weights. PyTorch's own step is `torch.compile` at its default, and at memory budgets of 0.5 and 0.2; ours is
 `remat.compile(model)`, and with a `MemoryBudget` of as many bytes as PyTorch's plan saves there. The estimator is the
 roofline of an A100.

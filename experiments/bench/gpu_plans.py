@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import remat
@@ -21,6 +22,7 @@ from costmodels import ByteTraffic
 from experiments.bench.budgets import illegal
 from experiments.models.save_everything import plan_of
 from experiments.models.workloads import ZOO_INSTANCES
+from experiments.report.charts import chart
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable
 from remat import Choice, Corpus, Graph, Plan
@@ -125,6 +127,17 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the models' gains at each of PyTorch's budgets: the middle half as a box, the others as lines."""
+    gains: dict[float, list[float]] = {}
+    for row in rows:
+        if "budget" in row:
+            gains.setdefault(row["budget"], []).append(100 * fewer(row))
+    with chart(path) as axes:
+        axes.boxplot(list(gains.values()), tick_labels=[f"{budget:g}" for budget in gains], whis=(0, 100))
+        axes.set(xlabel="PyTorch's memory budget", ylabel="fewer bytes moved than by PyTorch's plan, %")
+
+
 TABLE = ResultTable(
     "experiments.bench.gpu_plans",
     "Saved memory against traffic, beside PyTorch's budgets, for a GPU",
@@ -133,6 +146,7 @@ TABLE = ResultTable(
     key=str,
     measure=measure,
     summary=summary,
+    draw=draw,
     columns=(
         *("case", "budget", "extra_traffic", "pytorch, saved_bytes", "pytorch, traffic_bytes"),
         *("ours, saved_bytes", "ours, traffic_bytes", "illegal"),

@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -30,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 import remat
 from costmodels import MemoryBudget
 from experiments.models.measured_models import BUDGETED, CASES, CHECKPOINTED, Case
+from experiments.report.charts import beside_one_liners
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.improve.step_predictor import StepPredictor
@@ -305,6 +307,23 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [bullets(lines)]
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws measured peaks against overheads for the models on a GPU for which ours were measured."""
+    from remat.pictures import Picture, write
+
+    cases = [case for case in dict.fromkeys(row["case"] for row in rows) if "(cuda)" in case and [*_pairs(rows, case)]]
+    lines = (len(cases) + 1) // 2
+    figure = Picture(figsize=(10, 4 * lines), layout="constrained")
+    for axes, case in zip(figure.subplots(lines, 2).flat, cases, strict=False):
+        own = [row for row in rows if row["case"] == case and row["step_s"]]
+        (default,) = (row["step_s"] for row in own if row["way"] == "PyTorch's default")
+        points = [(row["way"], row["peak_bytes"] / 1e9, 100 * (row["step_s"] / default - 1)) for row in own]
+        ours = [point for way, *point in points if way.startswith(OURS)]
+        beside_one_liners(axes, case.removesuffix(" (cuda)"), ours, points)
+        axes.set_xlabel("measured peak, GB")
+    write(figure, path)
+
+
 def _pairs(rows: Sequence[dict[str, Any]], case: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     own = {row["way"]: row for row in rows if row["case"] == case and row["step_s"]}
     for way, row in own.items():
@@ -333,6 +352,7 @@ TABLE = ResultTable(
     key=lambda case: f"{case.name} ({case.device})",
     measure=measured,
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

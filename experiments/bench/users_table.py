@@ -18,6 +18,7 @@ from typing import Any
 import remat
 from costmodels import MemoryBudget
 from experiments.models.measured_models import CHECKPOINTED
+from experiments.report.charts import beside_one_liners
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat import Corpus
@@ -41,11 +42,6 @@ STEPS = {
     "stable-diffusion-unet": "h100",
 }
 DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-base": "ViT-Base, H100"}
-STYLES = {
-    "torch.utils.checkpoint": ("s", "#c8501e", ("every", "groups")),
-    "activation_memory_budget": ("^", "#2e8b57", ("activation",)),
-    "PyTorch's default": ("X", "#444444", ("PyTorch",)),
-}
 
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
@@ -98,7 +94,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
             f"at the peaks of checkpointed layers: {statistics.median(layers):.0%} less in the median, best "
             f"{max(layers):.0%}, worst {min(layers):.0%}"
         )
-    return [bullets(lines), "![Peaks and overheads of two steps](users_table.svg)"]
+    return [bullets(lines)]
 
 
 def _slower_than_at_a_smaller_peak(rows: Sequence[dict[str, Any]]) -> int:
@@ -113,21 +109,11 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure = Picture(figsize=(10, 4.2), layout="constrained")
     for axes, (name, title) in zip(figure.subplots(1, 2), DRAWN.items(), strict=True):
         own = [row for row in rows if row["case"] == name and row["our_overhead"] is not None]
-        peaks = [row["peak_bytes"] / 1e9 for row in own]
-        ours = [100 * row["our_overhead"] for row in own]
-        axes.plot(peaks, ours, "o-", color="#1f5f99", label="remat, at the same peak")
-        for label, (marker, colour, begins) in STYLES.items():
-            points = [
-                (peak, 100 * row["rival_overhead"])
-                for peak, row in zip(peaks, own, strict=True)
-                if row["rival"].startswith(begins)
-            ]
-            if points:
-                axes.plot(*zip(*points, strict=True), marker, color=colour, label=label)
-        axes.set(title=title, xlabel="predicted peak, GB", ylabel="step time above PyTorch's default, %")
+        ours = [(row["peak_bytes"] / 1e9, 100 * row["our_overhead"]) for row in own]
+        rivals = [(row["rival"], row["peak_bytes"] / 1e9, 100 * row["rival_overhead"]) for row in own]
+        beside_one_liners(axes, title, ours, rivals)
+        axes.set_xlabel("predicted peak, GB")
         axes.set_ylim(bottom=-0.5)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=9)
     write(figure, path)
 
 

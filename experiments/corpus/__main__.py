@@ -1,4 +1,4 @@
-"""Makes the corpus: `python -m experiments.corpus` captures what is missing, then writes index and README.
+"""Makes the corpus: `python -m experiments.corpus` captures what is missing, then writes index and pages.
 
 Nothing is downloaded, and no model runs: tensors have sizes, but no contents (`remat.capture` of fake
 tensors), so that published sizes need no memory. An interrupted run goes on where it was; with `--again`, too, as long
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.corpus_index import entry_of, write_index
-from experiments.corpus.readme import markdown
+from experiments.corpus.readme import pages
 from experiments.models.recipe import Recipe, capture
 from experiments.report.provenance import provenance, version_of
 from remat import Graph
@@ -42,9 +42,9 @@ def main(
             "has changed since: so a run that is stopped goes on",
         ),
     ] = False,
-    output: Annotated[Path, typer.Option(help="folder for the graphs, the index and the README")] = INSTANCES,
+    output: Annotated[Path, typer.Option(help="folder for the graphs, the index and the pages")] = INSTANCES,
 ) -> None:
-    """Captures what is missing, or what is named; then writes index.json and README.md of the whole corpus."""
+    """Captures what is missing, or what is named; then writes the index and the pages of the whole corpus."""
     known = recipes()
     for name in only or ():
         if name not in known:
@@ -62,10 +62,11 @@ def main(
     files = [output / f"{name}.json.gz" for name in known]
     entries = tuple(entry_of(file) for file in files if file.is_file())
     write_index(output, entries, _provenance())
-    (output / "README.md").write_text(markdown(entries))
+    for name, text in pages(entries).items():
+        (output / name).write_text(text)
     families = Counter(entry.family for entry in entries)
     size = sum(entry.file_bytes for entry in entries)
-    console.print(f"{len(entries)} instances ({dict(families)}), {size / 2**20:.1f} MiB; {output}/README.md lists them")
+    console.print(f"{len(entries)} instances ({dict(families)}), {size / 2**20:.1f} MiB; {output}/LIST.md lists them")
 
 
 def _is_there(recipe: Recipe, output: Path, *, again: bool) -> bool:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from experiments.models import setups
 from experiments.models.recipe import Inputs, Recipe, images, on_meta, tokens
 from remat import NotInstalled
+from remat.words import pip_install
 
 
 class NextToken(nn.Module):
@@ -118,7 +119,7 @@ class _Model:
         try:
             package = import_module("transformers")
         except ImportError as error:
-            raise NotInstalled(f"{self.name} is made of transformers: pip install 'remat[corpus]' ({error})") from None
+            raise NotInstalled(f"{self.name} is made of transformers: {pip_install('corpus')} ({error})") from None
         model, config = self.classes.split()
         settings = getattr(package, config)(**self.options)
         if self.attention is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.recipes.beside import largest_difference
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
-from remat.words import human_bytes
+from remat.words import human_bytes, pip_install
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Recipe:
     @property
     def missing(self) -> str | None:
         """Says what is not installed."""
-        return None if find_spec(self.package) else f"needs {self.package}: pip install 'remat[recipes]'"
+        return None if find_spec(self.package) else f"needs {self.package}: {pip_install('recipes')}"
 
 
 RECIPES: Mapping[str, Recipe] = {

@@ -144,6 +144,7 @@ class ResultTable(Generic[C]):
             self.title,
             inspect.cleandoc(self.about),
             *(self.summary(results.rows) if results.rows else ()),
+            f"![{self.title}]({self.path.stem}.svg)" if self.draw and results.rows else "",
             self._all_rows(results.rows) if self.columns is not None else "",
             section("No rows", bullets(f"{key}: {why}" for key, why in results.failed.items()))
             if results.failed

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.problem.costmodel import CostModel, Sum
-from remat.words import near
+from remat.words import near_of
 
 _T = TypeVar("_T")
 
@@ -91,8 +91,7 @@ def from_options(plugin: type[_T], pairs: Sequence[str]) -> _T:
         if not equals:
             raise InvalidOption(f"expected KEY=VALUE, got {pair!r}")
         if key not in options:
-            listed = ", ".join(options) or "none"
-            raise InvalidOption(f"{name} has no option {key!r}{near(key, options) or '.'} There are: {listed}")
+            raise InvalidOption(f"{name} has no option {key!r}{near_of(key, options)}")
         values[key] = _value(text)
         _check(f"{name}: {key}", values[key], options[key])
     missing = [key for key, option in options.items() if key not in values and default_of(option) is MISSING]

@@ -22,7 +22,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnknownName
 from remat.problem.costmodel import CostModel
 from remat.problem.estimator import Estimator
-from remat.words import near
+from remat.words import near_of, pip_install
 
 DEFAULT_SOLVER = "ortools"
 DEFAULT_BUDGET_SOLVER = "portfolio"
@@ -127,7 +127,7 @@ def default_is_missing() -> bool:
     if missing:
         warnings.warn(
             f"{', '.join(missing)} is not installed, so {' or '.join(FALLBACK_SOLVERS)} finds minimum cuts: the same "
-            f"plans and proofs, but more slowly. To change this: pip install 'remat[{missing[0]}]'",
+            f"plans and proofs, but more slowly. To change this: {pip_install(missing[0])}",
             stacklevel=2,
         )
     return bool(missing)
@@ -240,5 +240,4 @@ def _find(group: str, kind: str, name: str) -> Any:
             raise NotInstalled(
                 f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}{hidden}"
             ) from error
-    names = _names(group)
-    raise UnknownName(f"no {kind} is named {name!r}{near(name, names) or ';'} there are: {', '.join(names)}")
+    raise UnknownName(f"no {kind} is named {name!r}{near_of(name, _names(group))}")

@@ -20,6 +20,7 @@ from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.problem.feasibility import ForcedValues
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
+from remat.words import pip_install
 
 
 class Feature(Enum):
@@ -64,7 +65,7 @@ class Solver(ABC):
         missing = self.missing()
         if missing:
             raise NotInstalled(
-                f"solver {self.name!r} needs {', '.join(missing)}: pip install {_remedy(missing)} "
+                f"solver {self.name!r} needs {', '.join(missing)}: {_remedy(missing)} "
                 f"(or choose an installed one: `remat plugins solvers` lists them)"
             )
 
@@ -105,7 +106,7 @@ def check_time_limit(time_limit_s: object) -> None:
 # An extra of remat if there is one, because it pins versions that work.
 def _remedy(packages: tuple[str, ...]) -> str:
     extras = metadata("remat").get_all("Provides-Extra") or []
-    return " ".join(f"'remat[{package}]'" if package in extras else package for package in packages)
+    return " and ".join(pip_install(each) if each in extras else f"pip install {each}" for each in packages)
 
 
 @dataclass(frozen=True, eq=False)

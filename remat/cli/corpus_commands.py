@@ -15,7 +15,7 @@ from remat.errors import UnknownName
 from remat.facts.corpus import Corpus, Entry
 from remat.facts.files import write_file
 from remat.facts.graph import Graph, Region
-from remat.words import human_bytes, near
+from remat.words import human_bytes, near_of
 
 app = typer.Typer(no_args_is_help=True, help="List, look at and copy the joint graphs of published models.")
 
@@ -39,9 +39,7 @@ def listed(
     corpus = Corpus.open(folder)
     families = sorted({entry.family for entry in corpus.entries})
     if family is not None and family not in families:
-        raise UnknownName(
-            f"no family is named {family!r}{near(family, families) or ';'} there are: {', '.join(families)}"
-        )
+        raise UnknownName(f"no family is named {family!r}{near_of(family, families)}")
     entries = [entry for entry in corpus.entries if family in (None, entry.family)]
     return [asdict(entry) for entry in entries], (table([_row(entry) for entry in entries], "name"),)
 

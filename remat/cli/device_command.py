@@ -14,7 +14,7 @@ from remat.cli.output import Answer, table, waiting, written
 from remat.errors import NotInstalled
 from remat.predict.time.device import DeviceProfile, measured_file
 from remat.predict.time.known_devices import ALIASES, KNOWN, find_device
-from remat.words import human_price
+from remat.words import human_price, pip_install
 
 
 def device(
@@ -39,7 +39,7 @@ def device(
     if listed:
         return _list()
     if find_spec("torch") is None:
-        raise NotInstalled("remat device needs torch to measure: pip install 'remat[torch]'")
+        raise NotInstalled(f"remat device needs torch to measure: {pip_install('torch')}")
     from remat.pytorch.measure.ceilings import measure_device
     from remat.pytorch.measure.timing import timed_device
 

@@ -176,13 +176,14 @@ def _lines(curve: Frontier) -> Iterator[object]:
 
 def _document(graph: Path, time: OfTime, curve: Frontier) -> dict[str, Any]:
     point = ("budget_bytes", "saved_bytes", "cost", "bound", "claimed_bound", "is_vertex", "solver")
-    points, landmarks = (
+    points, references = (
         [picked(one, *point) | {"plan": one.plan.digest} for one in some] for some in (curve.points, curve.references)
     )
     about = {"graph": str(graph), "estimator": time.estimator or DEFAULT_ESTIMATOR, "unit": curve.unit}
     about |= {"offload": curve.clock.device.name} if curve.clock else {}
     exact = curve.clock is None and all(edge.is_exact for edge in curve.edges)
-    return about | {"is_exact": exact, "points": points, "landmarks": landmarks}
+    old_name = {"landmarks": references}  # until 0.4
+    return about | {"is_exact": exact, "points": points, "references": references} | old_name
 
 
 def _moved_lines(curve: TrafficFrontier) -> Iterator[object]:

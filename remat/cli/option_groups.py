@@ -20,6 +20,7 @@ from remat.errors import NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.problem.costmodel import CostModel
+from remat.words import pip_install
 
 _TORCHS = "pytorch:"
 
@@ -101,7 +102,7 @@ def _torchs_plan(graph: Graph, text: str) -> Plan:
     if not 0 <= budget <= 1:
         raise typer.BadParameter(f"--plan pytorch:BUDGET takes a number from 0 to 1, as in pytorch:0.5, got {text!r}")
     if find_spec("torch") is None:
-        raise NotInstalled(f"--plan {text} needs torch: pip install 'remat[torch]'")
+        raise NotInstalled(f"--plan {text} needs torch: {pip_install('torch')}")
     from remat.pytorch.measure.torch_budgets import torchs_plans_of
 
     return torchs_plans_of(graph, [budget], legal=True)[budget]

@@ -89,7 +89,8 @@ class Corpus:
         """
         by_name = {entry.name: entry for entry in self.entries}
         if name not in by_name:
-            raise UnknownName(f"the corpus has no {name!r}{near(name, by_name)}; `remat corpus list` names all")
+            hint = near(name, by_name) or "; `remat corpus list` names all"
+            raise UnknownName(f"the corpus has no {name!r}{hint}")
         return by_name[name]
 
     def path(self, name: str) -> Path:

@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -312,9 +313,17 @@ def fit_joint_peak(
     graphs = "1 graph" if len(parts) == 1 else f"{len(parts)} graphs that are alive at the same time"
     if plan is not None:
         told = "" if taken is None else f"the peak of {graphs} is {human_bytes(taken)} by the check"
+        why = ""
         if taken is not None and taken > limit:
-            told += f", which is more than the limit of {human_bytes(limit)}; no plan was found that keeps it"
-            warnings.warn(f"remat: {told}", stacklevel=2)
+            why = f", which is more than the limit of {human_bytes(limit)}; no plan was found that keeps it"
+        elif shares := [share for share in limits if isinstance(share, Fraction)]:
+            asked = math.floor(min(shares) * plans.cheapest.peak_bytes)
+            if plan.peak_bytes > asked:
+                told = told or f"the peak of {graphs} is {human_bytes(plan.peak_bytes)}"
+                why = f"; {human_bytes(asked)} was asked for, but no plans with a lower peak were found"
+        if why:
+            warnings.warn(f"remat: {told}{why}", stacklevel=2)
+        told += why
         return plan.choices, told
     smallest = plans.smallest.peak_bytes if taken is None else taken
     raise LimitReached(

@@ -26,7 +26,7 @@ from remat.facts.bans import Bans
 from remat.facts.columns import int_column
 from remat.facts.json_file import column_in, read_document, table_in
 from remat.problem.offload import Offload
-from remat.words import near
+from remat.words import near_of
 
 if TYPE_CHECKING:
     from remat.problem.problem import Problem
@@ -158,9 +158,7 @@ def _budget_bytes(document: Mapping[str, Any], name: str | None) -> int | None:
         raise InvalidOption(f'there are several budgets: name one of {", ".join(by_name)}, or "none"')
     label = next(iter(by_name)) if name is None else name
     if label not in by_name:
-        raise InvalidOption(
-            f"no budget is named {label!r}{near(label, by_name)}; there are: {', '.join(by_name) or 'none'}"
-        )
+        raise InvalidOption(f"no budget is named {label!r}{near_of(label, by_name)}")
     if by_name[label]["of"] != "saved":
         raise UnsupportedProblem(f"a Problem cannot hold budget {label!r}: it limits the peak, not saved bytes")
     return by_name[label]["bytes"]

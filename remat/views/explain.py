@@ -142,9 +142,9 @@ class Explanation:
             host = f"; offloading it costs {human_price(self.offload_cost, self.unit)} for two copies"
             if self.cannot_offload is not None:
                 host = f"; it {cannot_be('offloaded', self.cannot_offload)}"
-        redo = f"recomputing it costs {human_price(self.recompute_cost, self.unit)}"
+        redo = f"recomputing it from its inputs costs {human_price(self.recompute_cost, self.unit)}"
         if self.recompute_cost == 0:
-            redo = "recomputing it is free"
+            redo = "recomputing it from its inputs is free"
         if self.cannot_recompute is not None:
             redo = f"it {cannot_be('recomputed', self.cannot_recompute)}"
         return f"{save}{host}; {redo}{f' (by {self.cost_model})' if self.cost_model else ''}."

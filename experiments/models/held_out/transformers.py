@@ -12,6 +12,7 @@ from torch import nn
 from experiments.models.hugging_face import Labelled, MaskedWords, NextToken, Translation
 from experiments.models.workloads import Sample
 from remat import NotInstalled
+from remat.words import pip_install
 
 _BATCH, _LENGTH, _WORDS = 4, 64, 512
 _TEXT: dict[str, Any] = {"vocab_size": _WORDS, "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -36,7 +37,7 @@ def _made(
         try:
             package = import_module("transformers")
         except ImportError as error:
-            raise NotInstalled(f"{classes} needs transformers: pip install 'remat[corpus]' ({error})") from None
+            raise NotInstalled(f"{classes} needs transformers: {pip_install('corpus')} ({error})") from None
         model, config = classes.split()
         settings = getattr(package, config)(**options)
         if attention is not None:

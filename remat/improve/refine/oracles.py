@@ -12,7 +12,7 @@ from remat.errors import InvalidOption, NotInstalled
 from remat.facts.graph import Graph
 from remat.improve.refine.objectives import Objective, Score, Scorer
 from remat.improve.refine.states import State
-from remat.words import near
+from remat.words import near, pip_install
 
 BatchScorer: TypeAlias = Callable[[Sequence[State]], list[Score]]
 """A function that scores some choices of one graph. Scores of one call can be compared with each other."""
@@ -89,7 +89,7 @@ def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
         hint = near(str(oracle), _NAMES)
         raise InvalidOption(f"oracle must be one of {', '.join(_NAMES)}, got {oracle!r}{hint}")
     if find_spec("torch") is None:
-        raise NotInstalled(f"the oracle {oracle!r} needs torch: pip install 'remat[torch]' (or take 'model')")
+        raise NotInstalled(f"the oracle {oracle!r} needs torch (or take 'model'): {pip_install('torch')}")
     from remat.pytorch.measure.torch_oracles import Device, Inductor
 
     return Inductor(device) if oracle == Inductor.name else Device()

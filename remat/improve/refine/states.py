@@ -50,9 +50,8 @@ class Space:
         if keep is not None:
             cannot_recompute = problem.cannot_recompute.also(keep[graph.plannable], "kept by the search")
             restricted = replace(problem, cannot_recompute=cannot_recompute)
-            if any_set(
-                forced_values(restricted).unavailable & restricted.needed
-            ):  # what cannot be saved has to be recomputed, however dear
+            # What cannot be saved has to be recomputed, however expensive that is.
+            if any_set(forced_values(restricted).unavailable & restricted.needed):
                 restricted = problem
         self.graph = graph
         self.saveable = graph.for_all_values(~problem.cannot_save.mask)

@@ -96,7 +96,6 @@ class LoopGroup:
             group.depth = depth
             group._parts = self.parts + other.parts
         elif not group.is_reduction:
-            group.sizes = max(
-                self.sizes, other.sizes, key=len
-            )  # loops were joined differently: the group has the finer ones
+            # Loops were joined differently: the group has the finer ones.
+            group.sizes = max(self.sizes, other.sizes, key=len)
         return group

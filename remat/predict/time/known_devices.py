@@ -13,7 +13,7 @@ from pathlib import Path
 
 from remat.errors import InvalidOption, UnknownName
 from remat.predict.time.device import DeviceProfile, measured_file
-from remat.words import near
+from remat.words import near_of
 
 _ROUND = "; launch time and fractions: round figures, not the vendor's"
 
@@ -109,9 +109,8 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     path = Path(device).expanduser()
     if path.is_file() or path.suffix == ".json":
         return DeviceProfile.load(path)
-    names = [*KNOWN, *ALIASES, HERE]
-    hint = near(name, names) or ";"
-    raise UnknownName(f"no device is named {name!r}, and there is no such file{hint} there are: {', '.join(names)}")
+    hint = near_of(name, [*KNOWN, *ALIASES, HERE])
+    raise UnknownName(f"no device is named {name!r}, and there is no such file{hint}")
 
 
 def device_called(gpu: str) -> DeviceProfile | None:
@@ -138,8 +137,7 @@ def backend_of(device: str) -> str:
         raise InvalidOption(f"device must be the name of one, such as 'cpu' or 'a100', got {device!r}")
     name = ALIASES.get(device.lower(), device.lower())
     if name != "cuda" and name not in KNOWN:
-        names = ["cuda", *KNOWN, *ALIASES]
-        raise UnknownName(f"no device is named {device!r}{near(name, names) or ';'} there are: {', '.join(names)}")
+        raise UnknownName(f"no device is named {device!r}{near_of(name, ['cuda', *KNOWN, *ALIASES])}")
     return "cpu" if name == "cpu" else "triton"
 
 

@@ -20,7 +20,7 @@ from remat.predict.time.roofline import Roofline
 from remat.predict.time.timings import call_keys, read_timings, timings_file, write_timings
 from remat.predict.time.work import Work, whole_prices
 from remat.problem.estimator import Estimator
-from remat.words import counted
+from remat.words import counted, pip_install
 
 # The most operators that the warning names.
 _SHOWN = 10
@@ -66,7 +66,7 @@ class Profile(Estimator):
             InvalidOption: there is no such device, or the cache is not a file of its times.
         """
         if find_spec("torch") is None:
-            raise NotInstalled("the estimator 'profile' needs torch: pip install 'remat[torch]'")
+            raise NotInstalled(f"the estimator 'profile' needs torch: {pip_install('torch')}")
         prices = np.array(self._roofline().recompute_cost(graph))
         for value, ns in self._times(graph, Work.of(graph).own_kernel & ~graph.cannot_recompute.mask).items():
             prices[value] = ns

@@ -16,7 +16,7 @@ from remat.errors import InvalidOption
 from remat.predict.whole_step import OptimizerMemory
 from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode, tree_leaves
-from remat.words import near
+from remat.words import near_of
 
 # Bytes of the scalar arguments of an operator, which are tensors for a moment and invisible here.
 _NUMBERS = 16
@@ -123,9 +123,7 @@ def optimizer_named(text: str) -> MakeOptimizer:
     name, options = split_options(text)
     classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
     if name.lower() not in classes:
-        raise InvalidOption(
-            f"torch.optim has no optimizer {name!r}{near(name.lower(), classes) or ';'} there are: {', '.join(classes)}"
-        )
+        raise InvalidOption(f"torch.optim has no optimizer {name!r}{near_of(name.lower(), classes)}")
     return partial(classes[name.lower()], **dict(map(_option, options)))
 
 

@@ -89,6 +89,7 @@ def compile_within(
                 warnings.warn(f"remat keeps the plans that it has: {error}", stacklevel=2)
         if generation != budget.generation:
             run, generation = _function_of(compiled_anew()), budget.generation
+        partitioner.log.judge(budget.plans, partitioner.check.with_check)
         with counting_call(budget, model, (args, kwargs)):
             return run(*args, **kwargs)
 

@@ -28,7 +28,7 @@ from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options, run_uncompiled
 from remat.pytorch.seam.torch_names import torch_compile
-from remat.words import near
+from remat.words import near, near_of
 
 
 @overload
@@ -220,8 +220,8 @@ def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
 def _check_environment(allowed: Collection[str]) -> None:
     for name in sorted(os.environ):
         if name.startswith("REMAT_") and name not in allowed:
-            hint = f"{near(name, allowed) or ';'} there are: {', '.join(sorted(allowed))}"
-            warnings.warn(f"remat ignores the unknown environment variable {name}{hint}", stacklevel=2)
+            told = f"remat ignores the unknown environment variable {name}{near_of(name, sorted(allowed))}"
+            warnings.warn(told, stacklevel=2)
 
 
 # As torch.compile joins its `mode` and `options`.

@@ -83,9 +83,8 @@ class PlannedGraph:
         """Returns the columns of `Report.as_frame` about this graph, except those of `steps`."""
         default = default_plan(self.graph)
         plans = {"": self.plan, "default_": default}
-        beside = self.copy_stream and records_calls(
-            self.graph
-        )  # a graph that records no calls has no kernels to copy beside
+        # A graph that records no calls has no kernels to copy beside.
+        beside = self.copy_stream and records_calls(self.graph)
         lines = {who: timeline(self.graph, plan, copy_stream=beside) if plan else None for who, plan in plans.items()}
         return {
             "values": len(self.graph),

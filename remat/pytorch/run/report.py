@@ -15,8 +15,8 @@ import re
 import textwrap
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from rich.console import Console
@@ -152,6 +152,8 @@ class Report:
             yield "next: a smaller batch, a larger budget, or offloading"
         elif step and default and step > 1.05 * default and any(row["recomputed_ops"] for row in rows):
             yield "next: for a faster step, raise the budget; remat.frontier shows what that gains"
+        else:
+            yield "next: for less memory, set a budget below this; remat.frontier shows its cost"
 
     @property
     def _summary(self) -> Iterator[str]:
@@ -242,6 +244,14 @@ class Log:
         self._planned.move_to_end(key)
         if self._capacity is not None and len(self._planned) > self._capacity:
             self._planned.popitem(last=False)
+
+    def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
+        """Replaces what is said of each graph alone, where plans for all graphs together are the same plans."""
+        for log in (self, _recent):
+            for key, planned in list(log._planned.items()):
+                chosen = plans.get(key[1]) if key[0] == self._number else None
+                if chosen and chosen.plan == planned.plan and chosen.together != planned.chosen.together:
+                    log._planned[key] = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
 
     def note(self, text: str) -> None:
         """Records why a graph runs without a plan of ours, like `add`."""

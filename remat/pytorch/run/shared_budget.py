@@ -93,7 +93,7 @@ class SharedBudget:
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
         self._graphs: dict[str, CompiledGraph] = {}
-        self._plans: Mapping[str, ChosenPlan] = {}
+        self.plans: Mapping[str, ChosenPlan] = {}
         self._price: Multipliers | None = None
         self._solver: Solver | None = None
         self._calls = LiveCalls(watches_results=model.limits_peak)
@@ -143,7 +143,7 @@ class SharedBudget:
         Raises:
             Infeasible, LimitReached: see `remat.choose`.
         """
-        if (known := self._plans.get(ranks.key_of_graph(graph))) is not None:
+        if (known := self.plans.get(ranks.key_of_graph(graph))) is not None:
             return known
         self._solver = solver
         part, limit = subproblem_of(graph, self.cost_model, activation_inputs), self.limit_bytes
@@ -176,8 +176,8 @@ class SharedBudget:
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, activation_inputs)
         choice = Choice.from_plan(part.problem, plan)
         saved_bytes = choice.saved_bytes(part.problem)
-        is_careful = key not in self._plans and self._price is None and (others or self.limit_bytes is None)
-        may_take_all = key not in self._plans and not others
+        is_careful = key not in self.plans and self._price is None and (others or self.limit_bytes is None)
+        may_take_all = key not in self.plans and not others
         saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
         self._graphs[key] = CompiledGraph(
             key, part, plan, saved_bytes, saved, frozenset(activation_inputs), boundary, is_careful, may_take_all
@@ -238,15 +238,13 @@ class SharedBudget:
         holds_more = any(names - self._calls.dropped_results(key) for key, names in self._dropped.items())
         if not (new or holds_more) or self.cost_model.device_limits:
             return
-        if (
-            self._calls.together and self._waited < _WAITS
-        ):  # several calls come before a backward pass: wait for their end
+        # Several calls come before a backward pass: wait for their end.
+        if self._calls.together and self._waited < _WAITS:
             self._waited += 1
             return
         self._waited = 0
-        if (
-            self.limit_bytes is None and self._is_first_step
-        ):  # graphs that fill a cache or initialize a model may never run again
+        # Graphs that fill a cache or initialize a model may never run again.
+        if self.limit_bytes is None and self._is_first_step:
             self._is_first_step = False
             self._calls.forget()
             return
@@ -270,16 +268,16 @@ class SharedBudget:
     def _plan_together(self, overlaps: Mapping[CallCounts, Overlap]) -> None:
         is_last = self.generation == _REPLANNED - 1
         if self.limit_bytes is None and is_last:  # with its own share, each graph keeps the budget, whatever else runs
-            self._plans, self.generation = {}, self.generation + 1
+            self.plans, self.generation = {}, self.generation + 1
             return
         sets = maximal_sets(overlaps)
         if self.cost_model.limits_peak:
-            self._plans, is_better = self._within_peak(overlaps, sets), True
+            self.plans, is_better = self._within_peak(overlaps, sets), True
         else:
-            self._plans, is_better = self._within_saved(overlaps, sets, least=is_last)
+            self.plans, is_better = self._within_saved(overlaps, sets, least=is_last)
         if not is_better:
-            self._plans = {key: replace(one, plan=self._graphs[key].plan, gap=None) for key, one in self._plans.items()}
-        elif any(self._graphs[key].plan != chosen.plan for key, chosen in self._plans.items()):
+            self.plans = {key: replace(one, plan=self._graphs[key].plan, gap=None) for key, one in self.plans.items()}
+        elif any(self._graphs[key].plan != chosen.plan for key, chosen in self.plans.items()):
             self.generation += 1
             self._has_warned = False
 
@@ -365,8 +363,8 @@ class SharedBudget:
         if self.limit_bytes is not None:
             return any(self._graphs[key].is_careful for key in keys)
         # If one graph left a part of its share to another graph, that part is lost while a third graph runs instead.
-        ours = sum(key in self._plans for key in keys)
-        return 1 < len(keys) > ours and (not self._plans or (ours > 0 and not ranks.several_ranks()))
+        ours = sum(key in self.plans for key in keys)
+        return 1 < len(keys) > ours and (not self.plans or (ours > 0 and not ranks.several_ranks()))
 
     def most_held_bytes(self) -> int:
         """Returns the most bytes that all calls saved at the same time, by their present plans."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remat.errors import InvalidOption, UnknownName
-from remat.words import near
+from remat.words import near_of
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,5 @@ def sheet_of(gpu: str | GpuSheet) -> GpuSheet:
         raise InvalidOption(f"a device is given by its name or a GpuSheet, got {gpu!r}")
     name = gpu.lower().replace("-80gb", "")
     if name not in SHEETS:
-        hint = near(name, SHEETS) or ";"
-        raise UnknownName(f"no device is named {gpu!r}{hint} there are: cpu, cuda, {', '.join(SHEETS)}")
+        raise UnknownName(f"no device is named {gpu!r}{near_of(name, ['cpu', 'cuda', *SHEETS])}")
     return SHEETS[name]

@@ -22,6 +22,7 @@ from remat.pytorch.seam.gpu_sheets import SHEETS, GpuSheet, sheet_of
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
+from remat.words import pip_install
 
 TRITON_FOR: dict[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
 """Release of torch -> the release of Triton that comes with it."""
@@ -111,7 +112,7 @@ def require_triton() -> None:
     try:
         installed = version("triton")
     except PackageNotFoundError:
-        raise NotInstalled("compiling for a GPU needs Triton: pip install 'remat[gpu]'") from None
+        raise NotInstalled(f"compiling for a GPU needs Triton: {pip_install('gpu')}") from None
     needed = TRITON_FOR.get(".".join(torch.__version__.split(".")[:2]))
     if needed is not None and not installed.startswith(f"{needed}."):
         how = f"pip install 'triton=={needed}.*'"

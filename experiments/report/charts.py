@@ -1,0 +1,55 @@
+"""Draws the charts that several pages of results share; they can be read at a width of 400 pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Points = Sequence[tuple[float, float]]
+
+STYLES = {
+    "torch.utils.checkpoint": ("s", "#c8501e", ("every", "groups")),
+    "activation_memory_budget": ("^", "#2e8b57", ("activation",)),
+    "PyTorch's default": ("X", "#444444", ("PyTorch",)),
+}
+
+
+def beside_one_liners(axes: Any, title: str, ours: Points, rivals: Sequence[tuple[str, float, float]]) -> None:
+    """Draws peaks (GB) against overheads (%): ours as a line, and as points PyTorch's ways, whose names come first."""
+    axes.plot(*zip(*sorted(ours), strict=True), "o-", color="#1f5f99", label="remat, at the same peak")
+    for label, (marker, colour, begins) in STYLES.items():
+        points = [point for way, *point in rivals if way.startswith(begins)]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker, color=colour, label=label)
+    axes.set(title=title, xlabel="peak, GB", ylabel="step time above PyTorch's default, %")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=9)
+
+
+@contextmanager
+def chart(path: Path) -> Generator[Any]:
+    """Makes the axes of a chart, which is written at the end."""
+    from remat.pictures import Picture, write
+
+    figure = Picture(figsize=(6.4, 3.9), layout="constrained")
+    axes = figure.subplots()
+    yield axes
+    axes.grid(alpha=0.3)
+    write(figure, path)
+
+
+def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) -> None:
+    """Draws for each group which share of its predictions is off by at most so much."""
+    with chart(path) as axes:
+        for (name, found), style in zip(errors.items(), ("-", "--", "-.", ":"), strict=False):
+            off = 100 * np.sort(np.abs(np.array(found)))
+            axes.step([*off, 100], [*np.arange(1, len(off) + 1) / len(off), 1], style, where="post", label=name)
+        axes.set_xscale("symlog", linthresh=0.1)
+        ticks = (0, 0.1, 1, 10, 100)
+        axes.set_xticks(ticks, [f"{tick}%" for tick in ticks])
+        axes.set(xlim=(0, 100), ylim=(0, 1.03), xlabel=f"error of {what}: at most", ylabel="share of the predictions")
+        axes.legend(fontsize=9, loc="lower right")
