@@ -20,7 +20,7 @@ INSTANCES = Path(__file__).parent / "instances"
 
 MODULES = (
     *(f"accuracy.{name}" for name in ("compiled_peaks", "forecast_error", "foreign_peaks", "gpu_compared")),
-    *("accuracy.attention_workspaces", "accuracy.gpu_peaks"),
+    *("accuracy.attention_rate", "accuracy.attention_workspaces", "accuracy.gpu_peaks"),
     *(f"accuracy.{name}" for name in ("gpu_training", "peak_budgets", "traffic_error", "traffic_error_triton")),
     *(f"bench.{name}" for name in ("budget_gap", "budget_kernels", "budget_steps", "budgets", "default_plan")),
     *(f"bench.{name}" for name in ("duplicates", "gpu_plans", "offloaded_peaks", "offloading", "refined_plans")),
