@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 import remat
 from experiments.bench.measured_steps import checkpoint_layers
 from experiments.models.measured_models import BUDGETED, CASES, CHECKPOINTED, Case
 from experiments.models.recipe import fake
+from experiments.models.setups import Autocast
 from experiments.report.markdown import table
 from experiments.report.result_table import RESULTS, ResultTable, Row
 from remat.predict.buffers import StepMemory
@@ -38,43 +37,35 @@ def rates(case: Case) -> Iterator[Row]:
             model, args = case.make()
         if way == CHECKPOINTED:
             checkpoint_layers(model)
-        model, args = fake(model.train(), args)
+        model, args = fake((Autocast(model) if case.autocast else model).train(), args)
         budget = float(way.removeprefix(BUDGETED)) if way.startswith(BUDGETED) else 1.0
-        ((graph, plans),) = torchs_plans(partial(_loss, case, model), *args, budgets=[budget], device="h200")
+        ((graph, plans),) = torchs_plans(model, *args, budgets=[budget], device="h200")
         kernels = StepMemory(graph).kernels(remat.Choice.from_plan(graph, legal_plans(graph, plans)[budget]).saved)
-        masked, now, attention, rest = masked_attention(graph), modelled_time(graph, kernels, "h200"), 0.0, 0.0
-        for kernel, time in zip(kernels, now.kernels, strict=True):
-            if masked[list(kernel.values)].any():
-                attention += max(time.memory_ns, MASKED_SHARE * time.compute_ns) + time.launch_ns
-            else:
-                rest += time.ns
+        masked, now = masked_attention(graph), modelled_time(graph, kernels, "h200")
+        timed = [time for kernel, time in zip(kernels, now.kernels, strict=True) if masked[list(kernel.values)].any()]
+        rest = now.ns - sum(time.ns for time in timed)
+        attention = sum(max(time.memory_ns, MASKED_SHARE * time.compute_ns) + time.launch_ns for time in timed)
         modelled = {"attention_s": attention / 1e9, "rest_s": rest / 1e9, "now_s": now.ns / 1e9}
         yield {"way": way, **modelled, "measured_s": measured[way]}
 
 
-def _loss(case: Case, model: nn.Module, *args: Tensor) -> Tensor:
-    with torch.autocast("cuda", torch.bfloat16, enabled=case.autocast):
-        return model(*args)
-
-
 def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Says how far the modelled steps are off, and how many times as long as modelled each part took."""
-    lines: list[tuple[object, ...]] = []
+    lines: list[tuple[str, ...]] = []
     for case in dict.fromkeys(row["case"] for row in rows):
-        keys = ("attention_s", "rest_s", "now_s")
-        shares = np.array([[row[key] / row["measured_s"] for key in keys] for row in rows if row["case"] == case])
-        taken = np.linalg.lstsq(shares[:, :2], np.ones(len(shares)), rcond=None)[0]
-        errors = shares[:, :2].sum(axis=1) - 1, shares[:, 2] - 1
-        lines.append(
-            (case, *(f"{times:.2f}" for times in taken), *(f"{e.min():+.1%} to {e.max():+.1%}" for e in errors))
+        own = [row for row in rows if row["case"] == case]
+        shares = np.array(
+            [[row[f"{part}_s"] / row["measured_s"] for part in ("attention", "rest", "now")] for row in own]
         )
+        taken = np.linalg.lstsq(shares[:, :2], np.ones(len(own)), rcond=None)[0]
+        errors = [f"{each.min() - 1:+.1%} to {each.max() - 1:+.1%}" for each in (shares[:, :2].sum(1), shares[:, 2])]
+        lines.append((case, *(f"{times:.2f}" for times in taken), *errors))
     yield table(("model", "attention took", "the rest took", "error before", "error now"), lines)
 
 
 TABLE = ResultTable(
     "experiments.accuracy.attention_rate",
     "The rate of attention with a mask, by whole steps",
-    __doc__ or "",
     cases=lambda: [case for case in CASES if case.name.startswith(("Llama 2", "Llama 3", "GPT-2 medium, 12"))],
     key=lambda case: case.name,
     measure=rates,

@@ -128,9 +128,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.gpu_plans",
     "Saved memory against traffic, beside PyTorch's budgets, for a GPU",
-    __doc__ or "",
     cases=lambda: (*ZOO_INSTANCES, *PUBLISHED),
-    key=str,
     measure=measure,
     summary=summary,
     columns=(
