@@ -20,20 +20,12 @@ INSTANCES = Path(__file__).parent / "instances"
 
 MODULES = (
     *(f"accuracy.{name}" for name in ("compiled_peaks", "forecast_error", "foreign_peaks", "gpu_compared")),
-    *("accuracy.attention_rate", "accuracy.attention_workspaces", "accuracy.gpu_peaks"),
+    *(f"accuracy.{name}" for name in ("attention_rate", "attention_workspaces", "eager_peaks", "gpu_peaks")),
     *(f"accuracy.{name}" for name in ("gpu_training", "peak_budgets", "traffic_error", "traffic_error_triton")),
     *(f"bench.{name}" for name in ("budget_gap", "budget_kernels", "budget_steps", "budgets", "default_plan")),
     *(f"bench.{name}" for name in ("duplicates", "gpu_plans", "offloaded_peaks", "offloading", "refined_plans")),
-    *(
-        "accuracy.whole_run",
-        "bench.measured_steps",
-        "bench.speed",
-        "bench.step_time",
-        "bench.users_table",
-        "compare_solvers",
-        "recipes.recipe_losses",
-    ),
-    *("rivals.checkmate.one_recomputation", "sources"),
+    *("accuracy.whole_run", "bench.measured_steps", "bench.speed", "bench.step_time", "bench.users_table"),
+    *("compare_solvers", "recipes.recipe_losses", "rivals.checkmate.one_recomputation", "sources"),
 )
 """Where the tables are; each is the `TABLE` of its module."""
 
