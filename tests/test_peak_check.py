@@ -167,6 +167,18 @@ def test_the_check_says_what_the_allocator_hands_out(
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_prediction_knows_how_many_threads_attention_has(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x = torch.randn(2, 4 * 64 * 8, requires_grad=True)
+        graph, plan, bytes_ = measured_peak((Heads(), (x,), None), MemoryBudget(0.5), kernels=False)
+    finally:
+        torch.set_num_threads(before)
+    assert remat.timeline(graph, plan).peak_bytes == bytes_
+
+
 def test_a_limit_is_kept_where_a_library_takes_most() -> None:
     model, x = Patches(), torch.randn(2, 1, 32, 32)
     step = remat.compile(model, cost_model=MemoryBudget(0.65, of="peak"))

@@ -86,7 +86,34 @@ def test_a_convolution_takes_what_is_stated(name: str) -> None:
     operator, args, results = convolution.call()
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     stored = {(storage := one.untyped_storage()).data_ptr(): storage.nbytes() for one in tensors}
-    said = call_bytes(str(operator), [buffer(one) for one in tensors], [buffer(one) for one in results], stored)
+    said = call_bytes(str(operator), [buffer(one) for one in tensors], [buffer(one) for one in results], stored, 2)
     assert said == pytest.approx(traced, rel=0.01)
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # elsewhere blocks are smaller, and others are copied
         assert measured_bytes(operator, args, {}) == pytest.approx(traced, rel=0.01)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("of_result", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("shape", [(2, 4, 64, 8), (2, 4, 256, 64), (1, 2, 300, 32)])
+def test_attention_takes_blocks_and_copies_a_gradient(
+    shape: tuple[int, ...], inside: bool, of_result: bool, threads: int
+) -> None:
+    """The gradient is copied unless the heads of each row lie side by side."""
+    batch, heads, rows, width = shape
+    queries, keys, values = (
+        torch.randn(batch, rows, heads, width).transpose(1, 2) if inside else torch.randn(shape) for _ in range(3)
+    )
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    result, sums = attention.default(queries, keys, values)
+    gradient = torch.randn_like(result) if of_result else torch.randn(shape)
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    args = gradient, queries, keys, values, result, sums, 0.0, False
+    results = backward(*args)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        measured = measured_bytes(backward, args, {})
+    finally:
+        torch.set_num_threads(before)
+    assert call_bytes(str(backward), [*map(buffer, args[:6])], [*map(buffer, results)], {}, threads) == measured

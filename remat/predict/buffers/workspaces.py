@@ -2,8 +2,7 @@
 
 The rules for CPUs come from traces of single calls of torch 2.13 on a CPU with AVX-512. oneDNN reorders the filters of
 convolutions, and images that are not channels-last. Other processors and thread counts take other amounts;
-`remat.pytorch.inductor.call_workspaces` measures them when a plan is checked. Fused attention takes blocks per thread,
-with one thread per core.
+`remat.pytorch.inductor.call_workspaces` measures them when a plan is checked. Fused attention takes blocks per thread.
 
 On GPUs, the backward pass of fused attention sums the gradient of the queries in single precision (`mha_bwd` of torch's
 `flash_api.cpp`, `_efficient_attention_backward` of `attention_backward.cu`; cuDNN's source is not public). All three
@@ -49,23 +48,28 @@ def workspace_bytes(graph: Graph, groups: Sequence[LoopGroup], *, gpu: bool = Fa
     if op.startswith(_IN_ORDER) and len(loop.writes) == 1:
         values, places = loop.arguments[0].bytes, prod(loop.arguments[0].shape) * _PLACE_BYTES
         return values if loop.writes[0].bytes == places else places
-    return call_bytes(op, loop.arguments, loop.writes, stored)
+    threads = graph.meta.get("threads", "")  # where torch has one for each processor, it is left out
+    known = int(threads) if threads.isdecimal() else 0
+    return call_bytes(op, loop.arguments, loop.writes, stored, known or host_processors())
 
 
-def call_bytes(op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
+def call_bytes(
+    op: str, arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int], threads: int
+) -> int:
     """Returns the bytes that a CPU call takes in addition to its tensors; 0 for unknown calls.
 
     Args:
         arguments, results: its tensors, as the call sees them.
         stored: for each value, the bytes of the whole tensor of which the argument may be a part.
+        threads: the number of torch's threads.
     """
     if op.startswith(_ATTENTION):
-        return _attention(arguments, backward="_backward" in op)
+        return _attention(arguments, threads, backward="_backward" in op)
     if op.startswith("aten._embedding_bag_backward"):
         return _of_parts(arguments, stored) + _bags(arguments)
     if op.startswith("aten.convolution."):
         return _convolution(arguments, results, stored)
-    return _gradients(arguments, results, stored) if "convolution_backward" in op else 0
+    return _gradients(arguments, results, stored, threads) if "convolution_backward" in op else 0
 
 
 def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
@@ -119,20 +123,23 @@ def _of_all_heads(arguments: Sequence[Buffer]) -> int:
 
 # Whether memory has all heads of a row side by side, as when they are slices of one product; others are copied.
 def _has_heads_inside(buffer: Buffer) -> bool:
+    if len(buffer.shape) != 4:  # a graph may have no shapes
+        return False
     batch, heads, rows, width = buffer.shape
     by_batch, by_row, by_head, by_column = contiguous_strides((batch, rows, heads, width))
     strides = buffer.strides or contiguous_strides(buffer.shape)
     return same_layout(buffer.shape, strides, (by_batch, by_head, by_row, by_column))
 
 
-# Each thread has one block of rows by columns, two in the backward pass.
-def _attention(arguments: Sequence[Buffer], *, backward: bool) -> int:
+# Each thread has one block of rows by columns, two in the backward pass, which also copies the gradient of the result.
+def _attention(arguments: Sequence[Buffer], threads: int, *, backward: bool) -> int:
     query, key = (argument.shape for argument in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
-    threads = host_processors()
     block = 2 * rows * columns if backward else rows * (columns + 2 + query[-1])
-    return 4 * (threads * block + (rows if backward else 0))
+    if not backward:
+        return 4 * threads * block
+    return 4 * (threads * block + rows) + (0 if _has_heads_inside(arguments[0]) else arguments[0].bytes)
 
 
 # The gradient of an embedding table after sums, averages or maxima; averages take a quarter less.
@@ -150,14 +157,14 @@ def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer], stored:
 
 
 # The larger of two phases: the gradient of the image, then those of filters and bias.
-def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
+def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int], threads: int) -> int:
     gradient, image, filters = arguments[:3]
     of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
     rest = sum(buffer.bytes for buffer in results) - of_image
     if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel keep their layout
         first = _reordered(image, filters, gradient.shape[1], backward=True) - rest
         of_filters = any(buffer.shape == filters.shape for buffer in results)
-        second = _of_filters(gradient, image, filters, rest) if of_filters else 0
+        second = _of_filters(gradient, image, filters, rest, threads) if of_filters else 0
         turned = _turned(gradient, stored) + _turned(image, stored)
         return turned + max(first if of_image else 0, second)
     of_parts = _of_parts(arguments, stored)
@@ -186,11 +193,11 @@ def _reordered(image: Buffer, filters: Buffer, results: int, *, backward: bool) 
 # oneDNN has kernels for filters of up to 14 columns (`init_conf` in `jit_avx512_common_conv_kernel.cpp`), which do not
 # pad images with less than a block of channels (`is_1stconv` there). Wider filters use a matrix product: each thread
 # copies an image and the window of each position, and sums filters (`gemm_convolution_utils.cpp`).
-def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int) -> int:
+def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int, threads: int) -> int:
     out, within, *size = filters.shape
     groups = _groups(image, filters, gradient.shape[1])
     if size[-1] > _WIDEST and groups == 1:
-        batch, places, threads = image.shape[0], prod(gradient.shape[2:]), host_processors()
+        batch, places = image.shape[0], prod(gradient.shape[2:])
         columns = prod(filters.shape[1:]) * places * filters.itemsize
         apart = threads if batch > 1 and places // threads < _FEW_PLACES else 1
         return apart * (4 * filters.bytes + image.bytes // batch + columns)

@@ -62,8 +62,10 @@ class _AllocationCounter(TorchDispatchMode):
         if (work := measured_bytes(func, args, kwargs or {})) is None:
             stored = {key: one.nbytes() for key, one in before.items()}
             arguments, written = ([_buffer(one) for one in of] for of in (taken, made))
-            on_gpu = any(one.device.type == "cuda" for one in taken)
-            work = gpu_call_bytes(str(func), arguments) if on_gpu else call_bytes(str(func), arguments, written, stored)
+            if any(one.device.type == "cuda" for one in taken):
+                work = gpu_call_bytes(str(func), arguments)
+            else:
+                work = call_bytes(str(func), arguments, written, stored, torch.get_num_threads())
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,12 +80,16 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
 
 
 def device_facts(joint_graph: fx.Graph) -> dict[str, str]:
-    """Returns the device for `Graph.meta`: "cpu" and whether torch uses one thread, or "cuda" and the GPU's name."""
+    """Returns the device for `Graph.meta`: "cuda" and the GPU's name, or "cpu" and how many threads torch uses.
+
+    The number of threads is left out if there is one for each processor, unless there is only one.
+    """
     values = (node.meta.get("val") for node in joint_graph.nodes)
     kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
     if kind == "cuda":
         return {"device": kind, "gpu": torch.cuda.get_device_name()}
-    return {"device": kind} | ({"threads": "1"} if torch.get_num_threads() == 1 else {})
+    threads = torch.get_num_threads()
+    return {"device": kind} | ({} if 1 < threads == os.cpu_count() else {"threads": str(threads)})
 
 
 def visit_joint_graphs(
