@@ -230,7 +230,6 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 TABLE = ResultTable(
     "experiments.compare_solvers",
     "Solvers on the corpus",
-    __doc__ or "",
     cases=lambda: [(entry.name, cost_model) for entry in Corpus.open().entries for cost_model in COST_MODELS],
     key=", ".join,
     measure=measure,

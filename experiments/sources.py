@@ -185,9 +185,7 @@ MEASUREMENTS: dict[str, Callable[[], Iterator[Row]]] = {
 TABLE = ResultTable(
     "experiments.sources",
     "What the sources print, counted, modelled and timed",
-    __doc__ or "",
     cases=lambda: MEASUREMENTS,
-    key=str,
     measure=lambda name: MEASUREMENTS[name](),
     summary=summary,
 )

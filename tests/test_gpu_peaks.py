@@ -6,6 +6,7 @@ import statistics
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from experiments.accuracy.cuda_allocator import CachingAllocator
 from experiments.models.measured_models import thin_llama
 from remat.predict.buffers.workspaces import gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
+from remat.predict.time.known_devices import find_device
+from remat.predict.time.roofline import flops_per_s
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
@@ -145,6 +148,39 @@ def test_the_page_of_the_h200_states_what_was_measured() -> None:
     longer = [ours["step_s"] / theirs["step_s"] - 1 for theirs, ours in pairs]
     assert max(longer) < 0.01
     assert f"In the median ours are {-statistics.median(longer):.0%} shorter" in page
+
+
+def test_attention_with_a_mask_runs_at_half_the_rate_of_products() -> None:
+    q, mask = torch.randn(2, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True), torch.zeros(64, 64).bfloat16()
+    rates: list[dict[str, float]] = []
+    for masks in ([mask], []):
+        graph = remat.capture(F.scaled_dot_product_attention, q, q, q, *masks, device="h200")
+        calls = {op.partition("_attention")[2]: i for i, op in enumerate(graph.ops) if "cudnn_attention" in op}
+        assert len(calls) == 2
+        ceilings = flops_per_s(graph, find_device("h200"))
+        rates.append({op: float(ceilings[i]) for op, i in calls.items()})
+    masked, unmasked = rates
+    assert unmasked == dict.fromkeys(masked, 0.7 * 989.5e12)
+    assert masked == {op: rate / 2 for op, rate in unmasked.items()}
+
+
+def test_modelled_steps_on_the_h200_are_nearer_to_the_measured_ones_and_in_the_same_order() -> None:
+    page = sentences(section("How fast attention with a mask is"))
+    for model, ways in {"GPT-2": 4, "Llama 3": 3, "Llama 2": 4}.items():
+        rows = [row for row in rows_of("attention_rate") if row["case"].startswith(model)]
+        assert len(rows) == ways
+        attention, rest, now, real = (
+            np.array([row[key] for row in rows]) for key in ("attention_s", "rest_s", "now_s", "measured_s")
+        )
+        before = attention + rest
+        assert (before < now).all()
+        assert np.argsort(before).tolist() == np.argsort(now).tolist()
+        for times in (before, now):
+            short = 1 - times / real
+            assert min(short) > 0
+            assert f"{min(short):.0%} to {max(short):.0%}" in page
+        factors = np.linalg.lstsq(np.stack([attention, rest], 1) / real[:, None], np.ones(ways), rcond=None)[0]
+        assert model == "GPT-2" or all(f"{factor:.2f}" in page for factor in factors)
 
 
 def test_what_attention_took_on_a_real_gpu_is_predicted() -> None:

@@ -124,9 +124,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE: ResultTable[Case] = ResultTable(
     "experiments.accuracy.attention_workspaces",
     "What fused attention takes beside its tensors",
-    __doc__ or "",
     cases=lambda: CASES,
-    key=str,
     measure=measured,
     summary=summary,
 )

@@ -135,7 +135,6 @@ def _spread(rows: Sequence[Mapping[str, Any]], of: str) -> tuple[str, str, str]:
 TABLE = ResultTable(
     "experiments.accuracy.compiled_peaks",
     "Predicted peaks, beside what compiled steps hold",
-    __doc__ or "",
     cases=lambda: [(name, plan) for name in makers() for plan in PLANS],
     key=", ".join,
     measure=measure,

@@ -154,9 +154,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.accuracy.forecast_error",
     "Forecasts of training, beside what it holds",
-    __doc__ or "",
     cases=lambda: MODELS,
-    key=str,
     measure=measure,
     summary=summary,
 )

@@ -123,7 +123,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 TABLE = ResultTable(
     "experiments.accuracy.foreign_peaks",
     "Predicted peaks of other people's models",
-    __doc__ or "",
     cases=lambda: [(model, plan) for model in FOREIGN for plan in PLANS],
     key=", ".join,
     measure=measure,

@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic
 from experiments.models.held_out import HELD_OUT
 from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
+from experiments.models.setups import Autocast
 from experiments.models.workloads import KERNEL_ZOO, Bert, Sample
 from experiments.models.zoo import gpt2
 from experiments.report.markdown import table
@@ -36,42 +36,26 @@ from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans_of
 from remat.pytorch.measure.training_step import measure
 
-GPU = "h100"
-REPEATS = 10
+GPU, REPEATS = "h100", 10
 
 
-class MixedPrecision(nn.Module):
-    """Runs a model in automatic mixed precision on a GPU."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16):
-            return self.model(*args)
-
-
-def _mixed(sample: Sample) -> Sample:
-    return MixedPrecision(sample[0]), sample[1]
-
-
-def _gpt2(*, fused: bool) -> Sample:
-    return gpt2(layers=6, width=768, heads=12, vocabulary=32768, context=1024, batch=8, fused=fused)
+def _gpt2(*, fused: bool, mixed: bool = True) -> Sample:
+    model, args = gpt2(layers=6, width=768, heads=12, vocabulary=32768, context=1024, batch=8, fused=fused)
+    return Autocast(model) if mixed else model, args
 
 
 def _bert() -> Sample:
     words = torch.randint(32768, (16, 512))
     masked = torch.rand(16, 512) < 1 / 6
     real = torch.arange(512).expand(16, 512) < 384
-    return Bert(6, 768, 12, 32768, 512), (words, real, words.where(masked, -100))
+    return Autocast(Bert(6, 768, 12, 32768, 512)), (words, real, words.where(masked, -100))
 
 
 LARGE: dict[str, Callable[[], Sample]] = {
-    "GPT-2, 6 layers, attention written out, AMP": lambda: _mixed(_gpt2(fused=False)),
-    "GPT-2, 6 layers, fused attention, AMP": lambda: _mixed(_gpt2(fused=True)),
-    "GPT-2, 6 layers, fused attention": lambda: _gpt2(fused=True),
-    "BERT, 6 layers, AMP": lambda: _mixed(_bert()),
+    "GPT-2, 6 layers, attention written out, AMP": lambda: _gpt2(fused=False),
+    "GPT-2, 6 layers, fused attention, AMP": lambda: _gpt2(fused=True),
+    "GPT-2, 6 layers, fused attention": lambda: _gpt2(fused=True, mixed=False),
+    "BERT, 6 layers, AMP": _bert,
 }
 """Models whose kernels run long enough to be timed."""
 
@@ -114,7 +98,7 @@ def look(group: str, name: str, device: str, folder: Path) -> None:
             rows[plan_name] |= predicted(graph, plan)
     if device == "cuda":
         steps = {plan_name: partial(remat.compile, plan=plan, dynamic=False) for plan_name, plan in plans.items()}
-        tolerance = 0.1 if isinstance(model, MixedPrecision) else 0.01
+        tolerance = 0.1 if isinstance(model, Autocast) else 0.01
         frame = measure(model, *args, strategies=steps, repeats=REPEATS, tolerance=tolerance)
         for row in frame.astype(object).where(frame.notna(), None).to_dict(orient="records"):
             rows[row["strategy"]]["real"] = row
@@ -203,7 +187,6 @@ def _errors(rows: Sequence[Row], ours: str, theirs: str) -> str:
 TABLE = ResultTable(
     "experiments.accuracy.gpu_compared",
     "A GPU, beside what was known without one",
-    __doc__ or "",
     cases=lambda: [(group, name) for group, models in GROUPS.items() for name in models],
     key=": ".join,
     measure=measure_model,

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -39,33 +38,27 @@ def compared(_: str) -> Iterator[Row]:
     with FakeTensorMode():
         model, args = thin_llama()
         ((graph, plans),) = torchs_plans(model.train(), *args, budgets=PUBLISHED, device="h200")
-    measured = _measured(RESULTS / "measured_steps.json")
+    rows = json.loads((RESULTS / "measured_steps.json").read_text())["rows"]
+    thin = {row["way"]: row["peak_bytes"] for row in rows if row["case"].startswith("Llama, 32 thin layers")}
     memory = StepMemory(graph)
     for budget, plan in legal_plans(graph, plans).items():
         saved = remat.Choice.from_plan(graph, plan).saved
         yield {
             "budget": budget,
             "gtx_1650_bytes": PUBLISHED[budget],
-            "h200_bytes": measured.get(budget),
+            "h200_bytes": thin[f"{BUDGETED}{budget}"],
             "before_bytes": BEFORE[budget],
             "predicted_bytes": memory.peak(saved),
             "allocated_bytes": allocated_peak(memory.lifetimes(saved)),
         }
 
 
-def _measured(path: Path) -> dict[float, int]:
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    thin = [row for row in rows if row["case"].startswith("Llama, 32 thin layers")]
-    return {float(row["way"].removeprefix(BUDGETED)): row["peak_bytes"] for row in thin}
-
-
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Says how far predictions are from each GPU."""
     lines: list[str] = []
     for gpu in ("gtx_1650", "h200"):
-        real = [row for row in rows if row[f"{gpu}_bytes"]]
-        for what in ("before", "predicted", "allocated") if real else ():
-            errors = [row[f"{what}_bytes"] / row[f"{gpu}_bytes"] - 1 for row in real]
+        for what in ("before", "predicted", "allocated"):
+            errors = [row[f"{what}_bytes"] / row[f"{gpu}_bytes"] - 1 for row in rows]
             median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
             lines.append(f"{gpu}, {what}: {median:.2%} off in the median, {worst:+.2%} at worst")
     return [bullets(lines)]
@@ -74,9 +67,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.accuracy.gpu_peaks",
     "Peaks on GPUs, beside their predictions",
-    __doc__ or "",
     cases=lambda: ["Llama, 32 thin layers"],
-    key=str,
     measure=compared,
     summary=summary,
 )

@@ -86,7 +86,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.accuracy.gpu_training",
     "Training on a GPU, beside eager mode",
-    __doc__ or "",
     cases=lambda: [(name, strategy) for strategy in STRATEGIES for name in CASES],
     key=", ".join,
     measure=measure,

@@ -55,9 +55,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.accuracy.peak_budgets",
     "Compiled steps within a budget of their peak",
-    __doc__ or "",
     cases=lambda: [name for name, (group, _) in makers().items() if group in GROUPS],
-    key=str,
     measure=measure,
     summary=summary,
 )

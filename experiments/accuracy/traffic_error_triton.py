@@ -18,17 +18,13 @@ from experiments.models.held_out import HELD_OUT
 from experiments.models.workloads import KERNEL_ZOO, Sample
 from remat.facts.corpus import Corpus
 
-GPU = "h100"
+GPU, STORED = "h100", Corpus.open()
 _CORPUS = ("resnet18", "vgg16", "unet", "lstm-16", "qehvi-8")
 _LARGE = (
     *("resnet50", "mobilenet-v2", "efficientnet-b0", "evonorm-resnet50", "hf-convnext-tiny", "hf-vit-base"),
     *("gpt2-small", "gpt2-small-fused", "gpt2-small-bf16", "hf-gpt2-sdpa", "hf-bert-base", "hf-albert-base"),
     "hf-mamba-130m",
 )
-
-
-def _stored(name: str) -> remat.Graph:
-    return Corpus.open().graph(name)
 
 
 def _captured(make: Callable[[], Sample]) -> remat.Graph:
@@ -39,8 +35,8 @@ def _captured(make: Callable[[], Sample]) -> remat.Graph:
 PARTS = {
     "zoo": Part(KERNEL_ZOO),
     "captured": Part({name: partial(_captured, make) for name, make in KERNEL_ZOO.items()}, 6, 2),
-    "corpus": Part({name: partial(_stored, name) for name in _CORPUS}, 6, 6),
-    "large": Part({name: partial(_stored, name) for name in _LARGE}, 2, 0, (1.0,)),
+    "corpus": Part({name: partial(STORED.graph, name) for name in _CORPUS}, 6, 6),
+    "large": Part({name: partial(STORED.graph, name) for name in _LARGE}, 2, 0, (1.0,)),
     "held-out": Part(HELD_OUT, 2, 0, (1.0,)),
 }
 TABLE = table_of("experiments.accuracy.traffic_error_triton", f"{TITLE} Triton schedule", __doc__ or "", PARTS, GPU)

@@ -103,9 +103,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.accuracy.whole_run",
     "A budget for the whole run",
-    __doc__ or "",
     cases=lambda: CASES,
-    key=str,
     measure=measure,
     summary=summary,
 )

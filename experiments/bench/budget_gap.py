@@ -75,7 +75,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.budget_gap",
     "The default solver within a budget",
-    __doc__ or "",
     cases=lambda: [(entry.name, share) for entry in Corpus.open().entries for share in SHARES],
     key=lambda case: f"{case[0]} at {case[1]}",
     measure=measure,

@@ -112,9 +112,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.budget_kernels",
     "Plans at PyTorch's budgets, by TorchInductor's kernels",
-    __doc__ or "",
     cases=subjects,
-    key=str,
     measure=lambda name: compared(subjects()[name]()),
     summary=summary,
 )

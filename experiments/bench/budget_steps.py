@@ -90,9 +90,7 @@ def change(row: dict[str, Any], fact: str) -> float:
 TABLE = ResultTable(
     "experiments.bench.budget_steps",
     "Compiled steps at PyTorch's default and budgets, beside ours",
-    __doc__ or "",
     cases=lambda: MODELS,
-    key=str,
     measure=measure,
     summary=summary,
 )

@@ -127,9 +127,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.budgets",
     "Memory budgets beside PyTorch's",
-    __doc__ or "",
     cases=lambda: MODELS,
-    key=str,
     measure=measure,
     summary=summary,
 )

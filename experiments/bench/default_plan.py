@@ -88,7 +88,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.default_plan",
     "What `remat.compile` does with nothing else, beside PyTorch's default",
-    __doc__ or "",
     cases=lambda: [(name, device) for device in ("cpu", "a100") for name in MODELS],
     key=", ".join,
     measure=measure,

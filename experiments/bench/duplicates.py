@@ -73,9 +73,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.duplicates",
     "Bytes that kernels move, with values computed again within a pass",
-    __doc__ or "",
     cases=lambda: KERNEL_ZOO,
-    key=str,
     measure=measure,
     summary=summary,
 )

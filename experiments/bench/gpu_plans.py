@@ -141,9 +141,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 TABLE = ResultTable(
     "experiments.bench.gpu_plans",
     "Saved memory against traffic, beside PyTorch's budgets, for a GPU",
-    __doc__ or "",
     cases=lambda: (*ZOO_INSTANCES, *PUBLISHED),
-    key=str,
     measure=measure,
     summary=summary,
     draw=draw,

@@ -347,7 +347,6 @@ def _rank(rows: Sequence[dict[str, Any]], case: str) -> float | None:
 TABLE = ResultTable(
     "experiments.bench.measured_steps",
     "Measured steps beside what PyTorch gives in one line",
-    __doc__ or "",
     cases=lambda: CASES,
     key=lambda case: f"{case.name} ({case.device})",
     measure=measured,

@@ -69,9 +69,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.offloaded_peaks",
     "Predicted peaks of steps that offload",
-    __doc__ or "",
     cases=lambda: KERNEL_ZOO,
-    key=str,
     measure=measure,
     summary=summary,
 )

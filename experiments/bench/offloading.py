@@ -137,7 +137,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.offloading",
     "Offloading, simulated for an H100",
-    __doc__ or "",
     cases=lambda: [(name, share) for name in sorted((*INSTANCES, *KERNEL_ZOO)) for share in SHARES],
     key=lambda case: f"{case[0]} at {case[1]}",
     measure=measure,

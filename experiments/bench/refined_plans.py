@@ -79,9 +79,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.refined_plans",
     "What refined plans move",
-    __doc__ or "",
     cases=lambda: KERNEL_ZOO,
-    key=str,
     measure=measure,
     summary=summary,
 )

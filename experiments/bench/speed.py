@@ -118,9 +118,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.speed",
     "How fast a proven plan is",
-    __doc__ or "",
     cases=lambda: MEASUREMENTS,
-    key=str,
     measure=lambda name: MEASUREMENTS[name](),
     summary=summary,
 )

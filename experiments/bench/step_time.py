@@ -56,9 +56,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.step_time",
     "Plans of least step time, by single prices",
-    __doc__ or "",
     cases=lambda: dict(DEVICES),
-    key=str,
     measure=compared,
     summary=summary,
 )

@@ -120,9 +120,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 TABLE = ResultTable(
     "experiments.bench.users_table",
     "Our plans beside what PyTorch gives in one line",
-    __doc__ or "",
     cases=lambda: dict(STEPS),
-    key=str,
     measure=compared,
     summary=summary,
     draw=draw,

@@ -107,9 +107,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.recipes.recipe_losses",
     "Recipes: remat in other people's training loops, beside TorchInductor",
-    __doc__ or "",
     cases=lambda: RECIPES,
-    key=str,
     measure=measure,
     summary=summary,
 )

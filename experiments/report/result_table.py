@@ -11,9 +11,10 @@ import fnmatch
 import inspect
 import json
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -69,11 +70,11 @@ class ResultTable(Generic[C]):
     Attributes:
         module: the module of the command; its last part names the files.
         title: of the page.
-        about: what is compared, and how; the docstring of the module will do.
+        about: what is compared, and how; if left out, the docstring of the module of `measure`.
         cases: makes the cases, in the order of the page.
-        key: names a case, as no other one.
         measure: the rows of a case. An exception is kept as the reason why there are none, and is tried again.
         summary: what the rows say together, as blocks of Markdown.
+        key: names a case, as no other one.
         columns: of the table of all rows: those of the rows if left out; with None there is no such table. A nested
             row gives a column for each figure.
         draw: draws a picture of all rows, which lies beside the page under its name.
@@ -81,13 +82,19 @@ class ResultTable(Generic[C]):
 
     module: str
     title: str
-    about: str
+    about: str = ""
+    _: KW_ONLY
     cases: Callable[[], Iterable[C]]
-    key: Callable[[C], str]
     measure: Callable[[C], Iterable[Row]]
     summary: Callable[[Sequence[dict[str, Any]]], Iterable[str]]
+    key: Callable[[C], str] = str
     columns: Sequence[str] | None = ()
     draw: Callable[[Sequence[dict[str, Any]], Path], None] | None = None
+
+    @property
+    def text(self) -> str:
+        """What is compared, and how."""
+        return self.about or sys.modules[self.measure.__module__].__doc__ or ""
 
     @property
     def path(self) -> Path:
@@ -142,7 +149,7 @@ class ResultTable(Generic[C]):
         counts = [sum(row["run"] == run for row in results.rows) for run in range(len(results.runs))]
         return page(
             self.title,
-            inspect.cleandoc(self.about),
+            inspect.cleandoc(self.text),
             *(self.summary(results.rows) if results.rows else ()),
             f"![{self.title}]({self.path.stem}.svg)" if self.draw and results.rows else "",
             self._all_rows(results.rows) if self.columns is not None else "",
@@ -174,7 +181,7 @@ class ResultTable(Generic[C]):
         ) -> None:
             self.fill(only or (), output, again=again)
 
-        main.__doc__ = self.about
+        main.__doc__ = self.text
         typer.run(main)
 
 

@@ -127,9 +127,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.rivals.checkmate.one_recomputation",
     "What one recomputation in one order gives up",
-    __doc__ or "",
     cases=lambda: [entry.name for entry in Corpus.open().entries if entry.family == "small"],
-    key=str,
     measure=lambda name: compared(coarse(Corpus.open().graph(name), GROUPS)),
     summary=summary,
 )

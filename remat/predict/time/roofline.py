@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.facts.columns import IntArray
+from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device
@@ -18,6 +19,20 @@ from remat.problem.estimator import Estimator
 
 DEFAULT_DEVICE = "a100"
 """A constant, not this machine's device, so that a call gives the same answer everywhere."""
+
+MASKED_SHARE = 0.5
+"""The share of the rate of matrix products at which cuDNN's attention runs if a mask is one of its arguments.
+
+Such a call works on the whole square of scores, also where the mask is causal. A round figure, from whole steps on an
+H200: see `experiments.accuracy.attention_rate`. Calls without a mask have the rate of products, 70 % of the ceiling;
+cuDNN's reach 60 % of an H100's forward and 52 % backward (FlashAttention-3, arXiv:2407.08608, figures 5 and 6, for
+heads of 128 and 16,384 tokens).
+"""
+_MASK_OF = {
+    "aten._scaled_dot_product_cudnn_attention.default": 3,
+    "aten._scaled_dot_product_cudnn_attention_backward.default": 8,
+}
+"""Positions of the mask among the arguments."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +43,8 @@ class Roofline(Estimator):
     its arithmetic, if that takes longer), but no launch and no write. Reads that the kernel makes anyway, or that two
     recomputed values share, count in full, because the estimator does not know them. Any other value is a separate
     kernel: it costs its operands, each storage once, its result, and one launch. Matrix products, convolutions and
-    attention run at the ceiling of their element type, all other operators at that of float32 (float64 at its own),
-    because compilers compute halves in float32.
+    attention run at the ceiling of their element type (cuDNN's attention with a mask at half of it), all other
+    operators at that of float32 (float64 at its own), because compilers compute halves in float32.
 
     Attributes:
         device: a known name (`remat device --list`), a file, "here" (the profile that `remat device` measured on this
@@ -68,4 +83,18 @@ def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
     for i in products:  # they multiply in the type of the first floating-point argument, or in their own
         dtypes[i] = next((graph.dtypes[u] for u in graph.operands[i] if "float" in graph.dtypes[u]), graph.dtypes[i])
     rate_of = {dtype: profile.reached_flops_per_s(dtype) for dtype in set(dtypes)}
-    return np.array([rate_of[dtype] for dtype in dtypes], np.float64)
+    rates = np.array([rate_of[dtype] for dtype in dtypes], np.float64)
+    rates[masked_attention(graph)] *= MASKED_SHARE
+    return rates
+
+
+def masked_attention(graph: Graph) -> BoolArray:
+    """Returns which values (n,) are calls of cuDNN's attention with a mask."""
+    masked = np.zeros(len(graph), np.bool_)
+    for i, op in enumerate(graph.ops):
+        # Arguments are read of few values only: they become text when they are first asked for.
+        if (position := _MASK_OF.get(op)) is not None and graph.arguments[i]:
+            call: Any = json.loads(graph.arguments[i])
+            arguments = call if isinstance(call, list) else call["args"]
+            masked[i] = arguments[position : position + 1] not in ([], [None])
+    return masked
