@@ -18,27 +18,15 @@ from remat.facts.corpus import Corpus
 
 INSTANCES = Path(__file__).parent / "instances"
 
-<<<<<<< HEAD
 _TABLES = {
-    "accuracy": "attention_workspaces compiled_peaks forecast_error foreign_peaks gpu_compared gpu_peaks gpu_training "
-    "peak_budgets traffic_error traffic_error_triton whole_run",
+    "accuracy": "attention_rate attention_workspaces compiled_peaks eager_peaks forecast_error foreign_peaks "
+    "gpu_compared gpu_peaks gpu_training peak_budgets traffic_error traffic_error_triton whole_run",
     "bench": "budget_gap budget_kernels budget_steps budgets default_plan duplicates gpu_plans measured_steps "
     "offloaded_peaks offloading refined_plans speed step_time users_table",
     "recipes": "recipe_losses",
     "rivals.checkmate": "one_recomputation",
 }
 MODULES = [*(f"{of}.{name}" for of, names in _TABLES.items() for name in names.split()), "compare_solvers", "sources"]
-=======
-MODULES = (
-    *(f"accuracy.{name}" for name in ("compiled_peaks", "forecast_error", "foreign_peaks", "gpu_compared")),
-    *(f"accuracy.{name}" for name in ("attention_rate", "attention_workspaces", "eager_peaks", "gpu_peaks")),
-    *(f"accuracy.{name}" for name in ("gpu_training", "peak_budgets", "traffic_error", "traffic_error_triton")),
-    *(f"bench.{name}" for name in ("budget_gap", "budget_kernels", "budget_steps", "budgets", "default_plan")),
-    *(f"bench.{name}" for name in ("duplicates", "gpu_plans", "offloaded_peaks", "offloading", "refined_plans")),
-    *("accuracy.whole_run", "bench.measured_steps", "bench.speed", "bench.step_time", "bench.users_table"),
-    *("compare_solvers", "recipes.recipe_losses", "rivals.checkmate.one_recomputation", "sources"),
-)
->>>>>>> 2169d01f10ea098e0f1221f1aa940967373985ed
 """Where the tables are; each is the `TABLE` of its module."""
 
 
