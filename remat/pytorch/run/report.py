@@ -247,11 +247,12 @@ class Log:
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
         """Replaces what is said of each graph alone, where plans for all graphs together are the same plans."""
-        for log in (self, _recent):
-            for key, planned in list(log._planned.items()):
-                chosen = plans.get(key[1]) if key[0] == self._number else None
-                if chosen and chosen.plan == planned.plan and chosen.together != planned.chosen.together:
-                    log._planned[key] = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
+        for (number, key), planned in list(self._planned.items()):
+            chosen = plans.get(key)
+            if chosen and chosen.plan == planned.plan and chosen.together != planned.chosen.together:
+                judged = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
+                for log in (self, _recent):
+                    log.keep((number, key), judged)
 
     def note(self, text: str) -> None:
         """Records why a graph runs without a plan of ours, like `add`."""
