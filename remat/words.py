@@ -152,7 +152,7 @@ def pip_install(extra: str) -> str:
 
 
 def near_of(name: str, candidates: Iterable[str]) -> str:
-    """Returns the same end, followed by all known names.
+    """Returns the end of an error about an unknown name: the nearest known name, if one is near, and all known names.
 
     >>> near_of("sine", ["cos", "sin"]), near_of("tan", [])
     ("; did you mean 'sin'? There are: cos, sin", '; there are: none')

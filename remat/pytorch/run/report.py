@@ -249,7 +249,7 @@ class Log:
         """Replaces what is said of each graph alone, where plans for all graphs together are the same plans."""
         for (number, key), planned in list(self._planned.items()):
             chosen = plans.get(key)
-            if chosen and chosen.plan == planned.plan and chosen.together != planned.chosen.together:
+            if chosen and chosen.together != planned.chosen.together and chosen.plan == planned.plan:
                 judged = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
                 for log in (self, _recent):
                     log.keep((number, key), judged)
