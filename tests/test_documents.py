@@ -99,8 +99,8 @@ def test_a_page_says_for_whom_it_is_and_is_short(document: str) -> None:
         *(
             (document, made.path.with_suffix(".svg"), partial(made.draw, Results.read(made.path).rows))
             for document, made in {
-                "README.md": users_table.TABLE,
-                "docs/gpu_evidence.md": measured_steps.TABLE,
+                "README.md": measured_steps.TABLE,
+                "docs/results/steps.md": users_table.TABLE,
                 "docs/results/kernels.md": traffic_error.TABLE,
                 "docs/results/peaks.md": compiled_peaks.TABLE,
                 "docs/results/solvers.md": compare_solvers.TABLE,
