@@ -95,6 +95,5 @@ def masked_attention(graph: Graph) -> BoolArray:
         # Arguments are read of few values only: they become text when they are first asked for.
         if (position := _MASK_OF.get(op)) is not None and graph.arguments[i]:
             call: Any = json.loads(graph.arguments[i])
-            arguments: list[Any] = call if isinstance(call, list) else call["args"]
-            masked[i] = arguments[position : position + 1] not in ([], [None])
+            masked[i] = (call if isinstance(call, list) else call["args"])[position : position + 1] not in ([], [None])
     return masked
