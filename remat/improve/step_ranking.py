@@ -46,10 +46,6 @@ class ByCost:
         """Returns the rank of a choice; less is better."""
         return choice.cost(self.problem)
 
-    def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
-        """Says whether a choice need not be looked at, since it cannot have a lower rank than the best one."""
-        return choice.cost(self.problem) > best.cost(self.problem)
-
     @cached_property
     def priced_problems(self) -> tuple[Problem, ...]:
         """Returns the problems at whose prices plans are sought; the first is the problem itself."""
