@@ -220,6 +220,7 @@ class Log:
         self._planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
         self._notes = deque[str](maxlen=capacity)
         self._capacity, self._number = capacity, next(self._numbers)
+        self._judged: Mapping[str, ChosenPlan] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Makes copies empty, so that the keys of torch's caches do not depend on the plans."""
@@ -246,7 +247,13 @@ class Log:
             self._planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
-        """Replaces what is said of each graph alone, where plans for all graphs together are the same plans."""
+        """Replaces what is said of each graph alone, where plans for all graphs together are the same plans.
+
+        Each step asks for this; only new plans need it.
+        """
+        if plans is self._judged:
+            return
+        self._judged = plans
         for (number, key), planned in list(self._planned.items()):
             chosen = plans.get(key)
             if chosen and chosen.together != planned.chosen.together and chosen.plan == planned.plan:
