@@ -136,10 +136,10 @@ def _attention(arguments: Sequence[Buffer], threads: int, *, backward: bool) -> 
     query, key = (argument.shape for argument in arguments[backward : backward + 2])
     rows = min(query[-2], 256 if query[-2] >= 768 else 64 if query[-2] >= 192 else 32)
     columns = min(key[-2], 512)
-    block = 2 * rows * columns if backward else rows * (columns + 2 + query[-1])
     if not backward:
-        return 4 * threads * block
-    return 4 * (threads * block + rows) + (0 if _has_heads_inside(arguments[0]) else arguments[0].bytes)
+        return 4 * threads * rows * (columns + 2 + query[-1])
+    copied = 0 if _has_heads_inside(arguments[0]) else arguments[0].bytes
+    return 4 * (threads * 2 * rows * columns + rows) + copied
 
 
 # The gradient of an embedding table after sums, averages or maxima; averages take a quarter less.
