@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from experiments.models.measured_models import thin_llama
 from remat.predict.buffers.workspaces import gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.predict.time.known_devices import find_device
-from remat.predict.time.roofline import flops_per_s
+from remat.predict.time.roofline import flops_per_s, masked_attention
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
@@ -162,6 +163,14 @@ def test_attention_with_a_mask_runs_at_half_the_rate_of_products() -> None:
     masked, unmasked = rates
     assert unmasked == dict.fromkeys(masked, 0.7 * 989.5e12)
     assert masked == {op: rate / 2 for op, rate in unmasked.items()}
+
+
+def test_a_call_of_attention_that_lacks_arguments_has_no_mask() -> None:
+    """A graph that somebody wrote by hand may have such a call."""
+    q = torch.randn(2, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True)
+    graph = remat.capture(F.scaled_dot_product_attention, q, q, q, device="h200")
+    short = ["[]" if "cudnn_attention" in op else text for op, text in zip(graph.ops, graph.arguments, strict=True)]
+    assert not masked_attention(replace(graph, arguments=tuple(short))).any()
 
 
 def test_modelled_steps_on_the_h200_are_nearer_to_the_measured_ones_and_in_the_same_order() -> None:
