@@ -39,17 +39,30 @@ def peaks(name: str) -> Iterator[Row]:
         with torch.device("meta"):
             if name == "LlamaMLP":
                 module = llama.LlamaMLP(LlamaConfig(hidden_size=4096, intermediate_size=11008)).bfloat16()
-                args, beside = (torch.empty(4, size, 4096).bfloat16(),), 2 * 8320 * 1024
+                args, workspace_bytes = (torch.empty(4, size, 4096).bfloat16(),), 2 * 8320 * 1024
             elif name == "LlamaRMSNorm":
-                module, args, beside = llama.LlamaRMSNorm(size), (torch.empty(2048, size).bfloat16(),), 4100 * size
+                module, args, workspace_bytes = (
+                    llama.LlamaRMSNorm(size),
+                    (torch.empty(2048, size).bfloat16(),),
+                    4100 * size,
+                )
             else:
-                module, args, beside = nn.CrossEntropyLoss(), (torch.empty(16384, size), torch.zeros(16384).long()), 0
+                module, args, workspace_bytes = (
+                    nn.CrossEntropyLoss(),
+                    (torch.empty(16384, size), torch.zeros(16384).long()),
+                    0,
+                )
         module, args = fake(module, args)
         args[0].requires_grad_()
-        with patch("torch._inductor.compile_fx.select_decomp_table", dict):
-            predicted = eager_peak(remat.capture(module, *args, device="a100")) + beside
+        predicted = eager_peak(eager_graph(module, *args)) + workspace_bytes
         mib = {"published_mib": f"{published:.2f}", "predicted_mib": f"{predicted / 2**20:.2f}"}
         yield {"size": size, **mib, "predicted_bytes": predicted}
+
+
+def eager_graph(module: nn.Module, *args: torch.Tensor) -> remat.Graph:
+    """Captures a module for an A100 with eager's operators."""
+    with patch("torch._inductor.compile_fx.select_decomp_table", dict):
+        return remat.capture(module, *args, device="a100")
 
 
 def eager_peak(graph: remat.Graph) -> int:
