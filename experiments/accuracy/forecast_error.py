@@ -71,15 +71,15 @@ def measure(name: str) -> Iterator[Row]:
     inner, args = MODELS[name]()
     model = Loss(inner)
 
-    def told(budget: MemoryBudget) -> Forecast:
+    def forecast_within(budget: MemoryBudget) -> Forecast:
         return remat.forecast(model, *args, optimizer=torch.optim.AdamW, cost_models=[budget])
 
-    least = told(MemoryBudget(0.0, of="peak"))
+    least = forecast_within(MemoryBudget(0.0, of="peak"))
     limit = (least.plans[-1].peak_bytes + least[PYTORCH].peak_bytes) // 2
     budget = MemoryBudget(limit, of="device")
     for plan, forecast, cost_model in (
         (PYTORCH, least[PYTORCH], None),
-        (BUDGET, told(budget).plans[-1], budget),
+        (BUDGET, forecast_within(budget).plans[-1], budget),
     ):
         torch.compiler.reset()
         first, later, state = measured(model, args, cost_model)

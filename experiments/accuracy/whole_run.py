@@ -41,7 +41,7 @@ def llama(*, breaks: bool = False) -> nn.Module:
     return model
 
 
-def held(step: Callable[..., Any], model: nn.Module, *, autocast: bool) -> list[int]:
+def saved_bytes_of_steps(step: Callable[..., Any], model: nn.Module, *, autocast: bool) -> list[int]:
     """Trains, and lists the bytes that each step keeps."""
     kept: list[int] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -73,7 +73,7 @@ def measure(case: str) -> Iterator[Row]:
     for share in (2, 4):
         torch.compiler.reset()
         default = torch.compile(llama(), backend="aot_eager")
-        budget = max(held(default, default, autocast=autocast)) // share  # type: ignore[arg-type]
+        budget = max(saved_bytes_of_steps(default, default, autocast=autocast)) // share  # type: ignore[arg-type]
         row: dict[str, Any] = {"budget_bytes": budget}
         for name, compiled in (
             ("held", partial(remat.compile, cost_model=MemoryBudget(budget), codegen=False)),
@@ -81,7 +81,7 @@ def measure(case: str) -> Iterator[Row]:
         ):
             torch.compiler.reset()
             model, before = llama(breaks=case == "graph breaks"), graphs_compiled()
-            first, *later = held(compiled(model), model, autocast=autocast)
+            first, *later = saved_bytes_of_steps(compiled(model), model, autocast=autocast)
             row |= {f"{name}_first_bytes": first, f"{name}_bytes": max(later)}
             row[f"{name}_graphs"] = graphs_compiled() - before
         yield row

@@ -50,15 +50,15 @@ def main(
         if name not in known:
             raise typer.BadParameter(f"--only must name an instance, got {name!r}{near(name, known)}")
     output.mkdir(parents=True, exist_ok=True)
-    wanted = only or [name for name, recipe in known.items() if not _is_there(recipe, output, again=again)]
-    for i, name in enumerate(wanted):
-        with console.status(f"{i + 1}/{len(wanted)} {name}"):
+    names = only or [name for name, recipe in known.items() if not _is_there(recipe, output, again=again)]
+    for i, name in enumerate(names):
+        with console.status(f"{i + 1}/{len(names)} {name}"):
             start = time.perf_counter()
-            graph = made(known[name])
+            graph = graph_of(known[name])
             part = output / f"{name}.part.json.gz"  # an interrupted run leaves no half of a graph behind
             graph.save(part)
             part.replace(output / f"{name}.json.gz")
-        console.print(f"{i + 1}/{len(wanted)} {name}: {graph!r}, {time.perf_counter() - start:.0f} s")
+        console.print(f"{i + 1}/{len(names)} {name}: {graph!r}, {time.perf_counter() - start:.0f} s")
     files = [output / f"{name}.json.gz" for name in known]
     entries = tuple(entry_of(file) for file in files if file.is_file())
     write_index(output, entries, _provenance())
@@ -83,7 +83,7 @@ def _is_there(recipe: Recipe, output: Path, *, again: bool) -> bool:
         return False
 
 
-def made(recipe: Recipe) -> Graph:
+def graph_of(recipe: Recipe) -> Graph:
     """Makes the graph of a recipe, with its provenance."""
     graph = capture(recipe)
     return replace(graph, meta=dict(graph.meta) | origin(recipe))

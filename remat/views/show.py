@@ -273,11 +273,11 @@ def _node(axes: Axes, centre: tuple[float, float], width: float, label: tuple[st
     return drawn
 
 
-def _legend(axes: Axes, shown: list[Style], title: str) -> None:
+def _legend(axes: Axes, entries: list[Style], title: str) -> None:
     from matplotlib.patches import Patch
 
     handles = [
-        Patch(facecolor=s.fill, edgecolor=s.edge, linestyle=s.line, linewidth=s.width, label=s.text) for s in shown
+        Patch(facecolor=s.fill, edgecolor=s.edge, linestyle=s.line, linewidth=s.width, label=s.text) for s in entries
     ]
     look: dict[str, Any] = {"frameon": False, "fontsize": _FONT, "borderaxespad": 0.6}
     axes.legend(handles=handles, loc="upper left", title=title, title_fontsize=_FONT + 1, alignment="left", **look)

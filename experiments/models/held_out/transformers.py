@@ -20,7 +20,7 @@ _TEXT |= {"intermediate_size": 256, "max_position_embeddings": 128, "pad_token_i
 _IMAGE: dict[str, Any] = {"image_size": 64, "num_labels": 10}
 
 
-def _made(
+def _maker(
     head: Callable[[nn.Module], nn.Module], classes: str, inputs: int, options: dict[str, Any], attention: str | None
 ) -> Callable[[], Sample]:
     """Returns a function that makes a model when it is called.
@@ -51,15 +51,15 @@ def _made(
 
 
 def _decoder(classes: str, attention: str = "eager", **options: Any) -> Callable[[], Sample]:
-    return _made(NextToken, classes, 1, options, attention)
+    return _maker(NextToken, classes, 1, options, attention)
 
 
 def _encoder(classes: str, attention: str = "eager", **options: Any) -> Callable[[], Sample]:
-    return _made(MaskedWords, classes, 2, _TEXT | options, attention)
+    return _maker(MaskedWords, classes, 2, _TEXT | options, attention)
 
 
 def _vision(classes: str, attention: str | None, **options: Any) -> Callable[[], Sample]:
-    return _made(Labelled, classes, 0, _IMAGE | options, attention)
+    return _maker(Labelled, classes, 0, _IMAGE | options, attention)
 
 
 _GPT2 = {"vocab_size": _WORDS, "n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 128, "eos_token_id": 1}
@@ -73,7 +73,7 @@ MODELS: dict[str, Callable[[], Sample]] = {
     "HF GPT-2: dropout": _decoder("GPT2LMHeadModel GPT2Config", **_GPT2),
     "HF BERT: dropout": _encoder("BertForMaskedLM BertConfig", num_hidden_layers=2),
     "HF Llama": _decoder("LlamaForCausalLM LlamaConfig", "sdpa", **_GROUPED),
-    "HF T5: relative positions": _made(Translation, "T5ForConditionalGeneration T5Config", 3, _T5, "eager"),
+    "HF T5: relative positions": _maker(Translation, "T5ForConditionalGeneration T5Config", 3, _T5, "eager"),
     "HF ViT": _vision("ViTForImageClassification ViTConfig", "sdpa", **_VIT),
     "HF DeBERTa: disentangled attention": _encoder(
         "DebertaV2ForMaskedLM DebertaV2Config", relative_attention=True, pos_att_type=["p2c", "c2p"]

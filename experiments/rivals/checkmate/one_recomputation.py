@@ -55,7 +55,7 @@ def compared(graph: Graph, limit_s: float = LIMIT_S) -> Iterator[Row]:
             found["twice"] = ours  # it costs no more than the one, and no less than the other
         else:
             found["twice"] = least_cost(instance, budget, rules="twice", time_limit_s=limit_s)
-        models = {rules: told(one) for rules, one in found.items()}
+        models = {rules: as_json(one) for rules, one in found.items()}
         yield {"share": share, "budget_bytes": budget, "search": searched and searched.cost, **models}
     searched_percent = math.ceil(100 * plans.smallest.peak_bytes / most)
     reached = {rules: lowest(instance, most, rules, limit_s) for rules in EXTREMES}
@@ -78,13 +78,13 @@ def lowest(instance: Instance, most_bytes: int, rules: Rules, time_limit_s: floa
     return {"percent": high, "proven": proven}
 
 
-def told(found: Found) -> dict[str, Any]:
+def as_json(schedule: Found) -> dict[str, Any]:
     """JSON knows no infinity: a proof that there is no schedule has no bound."""
     return {
-        "cost": found.cost,
-        "bound": None if math.isinf(found.bound) else found.bound,
-        "proven": found.is_proven,
-        "seconds": round(found.seconds, 2),
+        "cost": schedule.cost,
+        "bound": None if math.isinf(schedule.bound) else schedule.bound,
+        "proven": schedule.is_proven,
+        "seconds": round(schedule.seconds, 2),
     }
 
 

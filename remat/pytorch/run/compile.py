@@ -204,12 +204,12 @@ def _partitioner_of(options: Mapping[str, Any]) -> Partitioner:
     return Partitioner.of(**_from_environment(_OPTIONS.keys() - values), **values)
 
 
-def _from_environment(wanted: Collection[str] = _OPTIONS) -> dict[str, Any]:
+def _from_environment(options: Collection[str] = _OPTIONS) -> dict[str, Any]:
     variables = {name: f"REMAT_{name.upper()}" for name in _OPTIONS}
     _check_environment({*variables.values(), "REMAT_LOG"})
     asked: dict[str, Any] = {}
     for name, read in _OPTIONS.items():
-        if name in wanted and (text := os.environ.get(variables[name])):
+        if name in options and (text := os.environ.get(variables[name])):
             try:
                 asked[name] = read(text)
             except (RematError, OSError) as error:
