@@ -62,6 +62,7 @@ def put(**entries: Any) -> Callable[[dict[str, Any]], None]:
         (put(flops_per_s={"float32": float("nan")}), r"flops_per_s\['float32'\] must be a positive number, got nan"),
         (put(launch_ns=-1), r"DeviceProfile\.launch_ns must be a number, not negative, got -1"),
         (put(bytes_fraction=1.5), r"DeviceProfile\.bytes_fraction must be at most 1, got 1\.5"),
+        (put(masked_attention_fraction=0), r"masked_attention_fraction must be a positive number, got 0"),
         (put(flops_fraction=0), r"DeviceProfile\.flops_fraction must be a positive number, got 0"),
     ],
 )

@@ -159,6 +159,8 @@ def test_attention_with_a_mask_runs_at_half_the_rate_of_products() -> None:
         calls = {op.partition("_attention")[2]: i for i, op in enumerate(graph.ops) if "cudnn_attention" in op}
         assert len(calls) == 2
         ceilings = flops_per_s(graph, find_device("h200"))
+        as_fast = replace(find_device("h200"), masked_attention_fraction=1)
+        assert {flops_per_s(graph, as_fast)[i] for i in calls.values()} == {0.7 * 989.5e12}
         rates.append({op: float(ceilings[i]) for op, i in calls.items()})
     masked, unmasked = rates
     assert unmasked == dict.fromkeys(masked, 0.7 * 989.5e12)

@@ -24,12 +24,14 @@ from experiments.report.markdown import table
 from experiments.report.result_table import RESULTS, ResultTable, Row
 from remat.predict.buffers import StepMemory
 from remat.predict.time import modelled_time
-from remat.predict.time.roofline import MASKED_SHARE, masked_attention
+from remat.predict.time.known_devices import find_device
+from remat.predict.time.roofline import masked_attention
 from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
 
 
 def rates(case: Case) -> Iterator[Row]:
     """Models the steps of PyTorch's ways: a row for each."""
+    share = find_device("h200").masked_attention_fraction
     rows = json.loads((RESULTS / "measured_steps.json").read_text())["rows"]
     measured = {row["way"]: row["step_s"] for row in rows if row["case"] == f"{case.name} (cuda)"}
     for way in case.rivals:
@@ -44,7 +46,7 @@ def rates(case: Case) -> Iterator[Row]:
         masked, now = masked_attention(graph), modelled_time(graph, kernels, "h200")
         timed = [time for kernel, time in zip(kernels, now.kernels, strict=True) if masked[list(kernel.values)].any()]
         rest = now.ns - sum(time.ns for time in timed)
-        attention = sum(max(time.memory_ns, MASKED_SHARE * time.compute_ns) + time.launch_ns for time in timed)
+        attention = sum(max(time.memory_ns, share * time.compute_ns) + time.launch_ns for time in timed)
         modelled = {"attention_s": attention / 1e9, "rest_s": rest / 1e9, "now_s": now.ns / 1e9}
         yield {"way": way, **modelled, "measured_s": measured[way]}
 

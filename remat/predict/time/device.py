@@ -21,6 +21,8 @@ from remat.facts.json_file import read_document, write_document
 FORMAT = "remat.device"
 VERSION = 1
 
+_FRACTIONS = ("flops_fraction", "bytes_fraction", "masked_attention_fraction")
+
 # Neither infinite nor NaN, and no whole number that a float cannot hold.
 _TOO_LARGE = 1e300
 
@@ -39,6 +41,10 @@ class DeviceProfile:
         source: where the figures come from.
         flops_fraction, bytes_fraction: the share of the two ceilings that large, well-shaped kernels reach; 1 for
             measured ceilings.
+        masked_attention_fraction: the share of the rate of matrix products at which cuDNN's attention runs if a mask
+            is one of its arguments, because such a call works on the whole square of scores, also where the mask is
+            causal. The default is a round figure, from whole steps on an H200: see
+            `experiments.accuracy.attention_rate`.
         host_bytes_per_s: the rate of copies between the device and pinned host memory in each direction, while the
             other direction is busy, too; 0 without a host, as on a CPU.
         host_latency_ns: the least time of a copy, however small.
@@ -56,6 +62,7 @@ class DeviceProfile:
     bytes_fraction: float = 1.0
     host_bytes_per_s: float = 0.0
     host_latency_ns: float = 0.0
+    masked_attention_fraction: float = 0.5
 
     def __post_init__(self) -> None:
         for label in ("name", "source"):
@@ -66,12 +73,12 @@ class DeviceProfile:
             raise InvalidOption(f'DeviceProfile.flops_per_s must map element types, "float32" at least, got {rates!r}')
         rates = {dtype: _positive(f"flops_per_s[{dtype!r}]", rate) for dtype, rate in self.flops_per_s.items()}
         object.__setattr__(self, "flops_per_s", rates)
-        for label in ("bytes_per_s", "flops_fraction", "bytes_fraction"):
+        for label in ("bytes_per_s", *_FRACTIONS):
             object.__setattr__(self, label, _positive(label, getattr(self, label)))
         for label in ("launch_ns", "host_bytes_per_s", "host_latency_ns"):
             figure = _positive(label, getattr(self, label), or_zero=True)
             object.__setattr__(self, label, figure)
-        for label in ("flops_fraction", "bytes_fraction"):
+        for label in _FRACTIONS:
             if getattr(self, label) > 1:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 

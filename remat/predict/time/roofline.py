@@ -20,14 +20,6 @@ from remat.problem.estimator import Estimator
 DEFAULT_DEVICE = "a100"
 """A constant, not this machine's device, so that a call gives the same answer everywhere."""
 
-MASKED_SHARE = 0.5
-"""The share of the rate of matrix products at which cuDNN's attention runs if a mask is one of its arguments.
-
-Such a call works on the whole square of scores, also where the mask is causal. A round figure, from whole steps on an
-H200: see `experiments.accuracy.attention_rate`. Calls without a mask have the rate of products, 70 % of the ceiling;
-cuDNN's reach 60 % of an H100's forward and 52 % backward (FlashAttention-3, arXiv:2407.08608, figures 5 and 6, for
-heads of 128 and 16,384 tokens).
-"""
 _MASK_OF = {
     "aten._scaled_dot_product_cudnn_attention.default": 3,
     "aten._scaled_dot_product_cudnn_attention_backward.default": 8,
@@ -43,8 +35,8 @@ class Roofline(Estimator):
     its arithmetic, if that takes longer), but no launch and no write. Reads that the kernel makes anyway, or that two
     recomputed values share, count in full, because the estimator does not know them. Any other value is a separate
     kernel: it costs its operands, each storage once, its result, and one launch. Matrix products, convolutions and
-    attention run at the ceiling of their element type (cuDNN's attention with a mask at half of it), all other
-    operators at that of float32 (float64 at its own), because compilers compute halves in float32.
+    attention run at the ceiling of their element type (cuDNN's attention with a mask at the profile's share of it),
+    all other operators at that of float32 (float64 at its own), because compilers compute halves in float32.
 
     Attributes:
         device: a known name (`remat device --list`), a file, "here" (the profile that `remat device` measured on this
@@ -84,7 +76,9 @@ def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
         dtypes[i] = next((graph.dtypes[u] for u in graph.operands[i] if "float" in graph.dtypes[u]), graph.dtypes[i])
     rate_of = {dtype: profile.reached_flops_per_s(dtype) for dtype in set(dtypes)}
     rates = np.array([rate_of[dtype] for dtype in dtypes], np.float64)
-    rates[masked_attention(graph)] *= MASKED_SHARE
+    # Calls without a mask have the rate of products, 70 % of an H100's ceiling. cuDNN's reach 60 % of it forward and
+    # 52 % backward (FlashAttention-3, arXiv:2407.08608, figures 5 and 6, for heads of 128 and 16,384 tokens).
+    rates[masked_attention(graph)] *= profile.masked_attention_fraction
     return rates
 
 
