@@ -108,18 +108,26 @@ def test_peaks_of_a_llama_are_those_of_inductors_code(budget: float) -> None:
     assert written <= predicted <= (1.01 if budget == 1 else 1) * written
 
 
-def test_peaks_on_real_gpus_are_predicted_within_six_thousandths() -> None:
+def test_peaks_on_real_gpus_are_predicted_within_seven_thousandths() -> None:
     rows = rows_of("gpu_peaks")
-    assert len(rows) == 5
+    assert len(rows) == 9
     for row in rows:
-        for real in (row["gtx_1650_bytes"], row["h200_bytes"]):
-            assert row["predicted_bytes"] == pytest.approx(real, rel=0.006)
+        for real in (row[gpu] for gpu in ("gtx_1650_bytes", "h200_bytes") if gpu in row):
+            assert row["predicted_bytes"] == pytest.approx(real, rel=0.007)
             assert row["allocated_bytes"] == pytest.approx(real, rel=0.003)
+
+
+def test_saving_products_instead_of_attention_is_predicted_to_take_as_much_longer_as_it_does() -> None:
+    none, *rows = [row for row in rows_of("gpu_peaks") if "forced" in row]
+    assert [row["forced"] for row in rows] == [8, 16, 24]
+    for row in rows:
+        real, modelled = (row[step] - none[step] for step in ("gtx_1650_ms", "modelled_ms"))
+        assert modelled == pytest.approx(real, rel=0.12)
 
 
 def test_the_page_of_gpus_states_what_was_measured() -> None:
     page = section("Peaks of a Llama on a GTX 1650 and an H200")
-    for row in rows_of("gpu_peaks"):
+    for row in (row for row in rows_of("gpu_peaks") if "forced" not in row):
         real, ours = (row["gtx_1650_bytes"], row["h200_bytes"]), (row["predicted_bytes"], row["allocated_bytes"])
         cells = [row["budget"], *(f"{size:,}" for size in real), f"{row['before_bytes'] / 1e6:.1f} MB"]
         assert " | ".join(map(str, [*cells, *(f"{size:,}" for size in ours)])) in page
@@ -151,20 +159,23 @@ def test_the_page_of_the_h200_states_what_was_measured() -> None:
     assert f"In the median ours are {-statistics.median(longer):.0%} shorter" in page
 
 
-def test_attention_with_a_mask_runs_at_half_the_rate_of_products() -> None:
-    q, mask = torch.randn(2, 4, 64, 32, dtype=torch.bfloat16, requires_grad=True), torch.zeros(64, 64).bfloat16()
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "rate"), [("cudnn", torch.bfloat16, 989.5e12), ("efficient", torch.float32, 67e12)]
+)
+def test_attention_with_a_mask_runs_at_half_the_rate_of_products(kernel: str, dtype: torch.dtype, rate: float) -> None:
+    q, mask = torch.randn(2, 4, 64, 32, dtype=dtype, requires_grad=True), torch.zeros(64, 64, dtype=dtype)
     rates: list[dict[str, float]] = []
     for masks in ([mask], []):
         graph = remat.capture(F.scaled_dot_product_attention, q, q, q, *masks, device="h200")
-        calls = {op.partition("_attention")[2]: i for i, op in enumerate(graph.ops) if "cudnn_attention" in op}
+        calls = {op.partition("_attention")[2]: i for i, op in enumerate(graph.ops) if f"{kernel}_attention" in op}
         assert len(calls) == 2
         ceilings = flops_per_s(graph, find_device("h200"))
         as_fast = replace(find_device("h200"), masked_attention_fraction=1)
-        assert {flops_per_s(graph, as_fast)[i] for i in calls.values()} == {0.7 * 989.5e12}
+        assert {flops_per_s(graph, as_fast)[i] for i in calls.values()} == {0.7 * rate}
         rates.append({op: float(ceilings[i]) for op, i in calls.items()})
     masked, unmasked = rates
-    assert unmasked == dict.fromkeys(masked, 0.7 * 989.5e12)
-    assert masked == {op: rate / 2 for op, rate in unmasked.items()}
+    assert unmasked == dict.fromkeys(masked, 0.7 * rate)
+    assert masked == dict.fromkeys(masked, 0.7 * rate / 2)
 
 
 def test_a_call_of_attention_that_lacks_arguments_has_no_mask() -> None:

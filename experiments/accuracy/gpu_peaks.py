@@ -9,65 +9,146 @@ The prediction is `remat.timeline` of PyTorch's plan, on a graph captured for an
 was on commit 82628b4, before anything was known of fused attention on GPUs: that a mask which the backward pass
 computes is copied for every head, and what the call takes besides. `allocated` replays the step in CUDA's caching
 allocator (`experiments.accuracy.cuda_allocator`).
+
+The same source has four plans at budget 0.05 that must save the results of the down-projections of some layers, with
+the time of a step. We take these bytes out of the budget of PyTorch's knapsack. The other reading, that the budget
+remains for all else, gives peaks that are 9 % to 29 % too low. Times are modelled with the data sheet of a GTX 1650.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import CheckpointPolicy
 
-import remat
 from experiments.accuracy.cuda_allocator import allocated_peak
 from experiments.models.measured_models import BUDGETED, thin_llama
 from experiments.report.markdown import bullets
 from experiments.report.result_table import RESULTS, ResultTable, Row
+from remat import Choice, Graph
 from remat.predict.buffers import StepMemory
-from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
+from remat.predict.time import modelled_time
+from remat.predict.time.device import DeviceProfile
+from remat.pytorch.measure.torch_budgets import legal_plans, torchs_choice_at, torchs_plans
+from remat.pytorch.read.capture import device_facts, visit_joint_graphs
+from remat.pytorch.read.extract import extract
 
+CASE, FORCED = "Llama, 32 thin layers", "the same, down-projections saved"
 PUBLISHED = {0.05: 904_102_912, 0.1: 583_965_696, 0.15: 383_622_144, 0.2: 415_063_040, 0.3: 473_734_144}
 BEFORE = {0.05: 900_800_000, 0.1: 520_800_000, 0.15: 347_500_000, 0.2: 379_600_000, 0.3: 437_600_000}
 """Predicted peaks in bytes, to a tenth of a megabyte, by budget."""
 
+PLANS = (
+    (frozenset[int](), 904_102_912, 780.6),
+    (frozenset({0, 4, 9, 13, 18, 22, 27, 31}), 853_517_312, 794.1),
+    (frozenset({*range(0, 16, 2), *range(17, 32, 2)}), 777_626_624, 809.3),
+    (frozenset(range(32)) - {2, 6, 10, 14, 17, 21, 25, 29}, 703_028_224, 822.7),
+)
+"""Layers whose down-projection is saved, and the published peak in bytes and step in milliseconds."""
 
-def compared(_: str) -> Iterator[Row]:
-    """Predicts the peak at each budget: a row for each."""
+GTX_1650 = DeviceProfile("NVIDIA GTX 1650", {"float32": 2.98e12}, 128e9, 4000.0, "data sheet", 0.7, 0.9)
+
+
+def compared(case: str) -> Iterator[Row]:
+    """Predicts the peak of each plan: a row for each."""
     with FakeTensorMode():
         model, args = thin_llama()
+        if case == FORCED:
+            yield from _forced(model.train(), args)
+            return
         ((graph, plans),) = torchs_plans(model.train(), *args, budgets=PUBLISHED, device="h200")
     rows = json.loads((RESULTS / "measured_steps.json").read_text())["rows"]
-    thin = {row["way"]: row["peak_bytes"] for row in rows if row["case"].startswith("Llama, 32 thin layers")}
-    memory = StepMemory(graph)
+    thin = {row["way"]: row["peak_bytes"] for row in rows if row["case"].startswith(CASE)}
     for budget, plan in legal_plans(graph, plans).items():
-        saved = remat.Choice.from_plan(graph, plan).saved
         yield {
             "budget": budget,
             "gtx_1650_bytes": PUBLISHED[budget],
             "h200_bytes": thin[f"{BUDGETED}{budget}"],
             "before_bytes": BEFORE[budget],
-            "predicted_bytes": memory.peak(saved),
-            "allocated_bytes": allocated_peak(memory.lifetimes(saved)),
+            **_predicted(graph, Choice.from_plan(graph, plan)),
+        }
+
+
+def _predicted(graph: Graph, choice: Choice) -> Row:
+    memory = StepMemory(graph)
+    return {
+        "predicted_bytes": memory.peak(choice.saved),
+        "allocated_bytes": allocated_peak(memory.lifetimes(choice.saved)),
+        "modelled_ms": round(modelled_time(graph, memory.kernels(choice.saved), GTX_1650).ns / 1e6, 1),
+    }
+
+
+def _forced(model: Any, args: Any) -> Iterator[Row]:
+    graphs: list[Graph] = []
+    plans: dict[float, Any] = {}
+
+    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
+        graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
+        size = {node: node.meta["val"].nbytes for node in joint_graph.nodes if hasattr(node.meta.get("val"), "nbytes")}
+        default = torchs_choice_at(joint_graph, node_info, 1.0)
+        span = sum(size[node] for node in default) - sum(size[node] for node in node_info.inputs)
+        products = {
+            node: int(layer[1])
+            for node in joint_graph.nodes
+            if node.target is torch.ops.aten.mm.default and node_info.is_required_fw(node)
+            if (layer := re.search(r"layers\D+(\d+)\D+down_proj", str(node.meta.get("nn_module_stack"))))
+        }
+        for number, (layers, *_) in enumerate(PLANS):
+            saved = [node for node, layer in products.items() if layer in layers]
+            for node in saved:
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            chosen = torchs_choice_at(joint_graph, node_info, 0.05 - sum(size[node] for node in saved) / span)
+            for node in saved:
+                del node.meta["recompute"]
+            names = {node.name for node in chosen}
+            mask = np.array([name in names for name in graph.names], np.bool_)
+            plans[number] = Choice.from_saved(graph, mask).plan(graph)
+        graphs.append(graph)
+
+    visit_joint_graphs(read, model, *args, device="h200")
+    for number, plan in legal_plans(graphs[0], plans).items():
+        layers, peak_bytes, step_ms = PLANS[int(number)]
+        predicted = _predicted(graphs[0], Choice.from_plan(graphs[0], plan))
+        yield {
+            "budget": 0.05,
+            "forced": len(layers),
+            "gtx_1650_bytes": peak_bytes,
+            **predicted,
+            "gtx_1650_ms": step_ms,
         }
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Says how far predictions are from each GPU."""
     lines: list[str] = []
+    five, four = ([row for row in rows if row["case"] == case] for case in (CASE, FORCED))
     for gpu in ("gtx_1650", "h200"):
-        for what in ("before", "predicted", "allocated"):
-            errors = [row[f"{what}_bytes"] / row[f"{gpu}_bytes"] - 1 for row in rows]
-            median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
-            lines.append(f"{gpu}, {what}: {median:.2%} off in the median, {worst:+.2%} at worst")
+        lines += [_errors(five, gpu, what) for what in ("before", "predicted", "allocated") if five]
+    lines += [f"{FORCED}: {_errors(four, 'gtx_1650', what)}" for what in ("predicted", "allocated") if four]
+    for row in four[1:]:
+        real, modelled = (row[f"{what}_ms"] - four[0][f"{what}_ms"] for what in ("gtx_1650", "modelled"))
+        lines.append(f"{row['forced']} layers: the step takes {real:.1f} ms longer, modelled {modelled:.1f} ms")
     return [bullets(lines)]
+
+
+def _errors(rows: Sequence[dict[str, Any]], gpu: str, what: str) -> str:
+    errors = [row[f"{what}_bytes"] / row[f"{gpu}_bytes"] - 1 for row in rows]
+    median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
+    return f"{gpu}, {what}: {median:.2%} off in the median, {worst:+.2%} at worst"
 
 
 TABLE = ResultTable(
     "experiments.accuracy.gpu_peaks",
     "Peaks on GPUs, beside their predictions",
-    cases=lambda: ["Llama, 32 thin layers"],
+    cases=lambda: [CASE, FORCED],
     measure=compared,
     summary=summary,
 )

@@ -23,6 +23,8 @@ DEFAULT_DEVICE = "a100"
 _MASK_OF = {
     "aten._scaled_dot_product_cudnn_attention.default": 3,
     "aten._scaled_dot_product_cudnn_attention_backward.default": 8,
+    "aten._scaled_dot_product_efficient_attention.default": 3,
+    "aten._scaled_dot_product_efficient_attention_backward.default": 4,
 }
 """Positions of the mask among the arguments."""
 
@@ -35,7 +37,7 @@ class Roofline(Estimator):
     its arithmetic, if that takes longer), but no launch and no write. Reads that the kernel makes anyway, or that two
     recomputed values share, count in full, because the estimator does not know them. Any other value is a separate
     kernel: it costs its operands, each storage once, its result, and one launch. Matrix products, convolutions and
-    attention run at the ceiling of their element type (cuDNN's attention with a mask at the profile's share of it),
+    attention run at the ceiling of their element type (fused attention with a mask at the profile's share of it),
     all other operators at that of float32 (float64 at its own), because compilers compute halves in float32.
 
     Attributes:
@@ -83,7 +85,7 @@ def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
 
 
 def masked_attention(graph: Graph) -> BoolArray:
-    """Returns which values (n,) are calls of cuDNN's attention with a mask."""
+    """Returns which values (n,) are calls of fused attention with a mask, by cuDNN or the memory-efficient kernel."""
     masked = np.zeros(len(graph), np.bool_)
     for i, op in enumerate(graph.ops):
         # Arguments are read of few values only: they become text when they are first asked for.
