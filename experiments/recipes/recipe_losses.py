@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from experiments.recipes.beside import largest_difference
+from experiments.report.charts import draw_dots
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
 from remat.words import human_bytes, pip_install
@@ -104,12 +106,25 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws what each recipe saves, and its peak, in percents of TorchInductor's."""
+    parts = {
+        row["case"]: {
+            "saved bytes": 100 * row["remat"]["saved_bytes"] / row["remat"]["default_saved_bytes"],
+            "peak of the run": 100 * row["remat"]["peak_bytes"] / row["TorchInductor"]["peak_bytes"],
+        }
+        for row in rows
+    }
+    draw_dots(parts, path, xlabel="% of TorchInductor's", xlim=(40, 102))
+
+
 TABLE = ResultTable(
     "experiments.recipes.recipe_losses",
     "Recipes: remat in other people's training loops, beside TorchInductor",
     cases=lambda: RECIPES,
     measure=measure,
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

@@ -42,6 +42,18 @@ def chart(path: Path) -> Generator[Any]:
     write(figure, path)
 
 
+def draw_dots(values: Mapping[str, Mapping[str, float]], path: Path, **axis: Any) -> None:
+    """Draws a line for each name, from the top, with a point for each of its values."""
+    with chart(path) as axes:
+        names = [*values][::-1]
+        for label, marker, colour in zip(
+            values[names[0]], "os^D", ("#1f5f99", "#c8501e", "#2e8b57", "#444"), strict=False
+        ):
+            axes.plot([values[name][label] for name in names], names, marker, color=colour, label=label)
+        axes.set(**axis)
+        axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.4, 1.15), ncols=4, frameon=False)
+
+
 def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) -> None:
     """Draws for each group which share of its predictions is off by at most so much."""
     with chart(path) as axes:
@@ -52,4 +64,4 @@ def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) ->
         ticks = (0, 0.1, 1, 10, 100)
         axes.set_xticks(ticks, [f"{tick}%" for tick in ticks])
         axes.set(xlim=(0, 100), ylim=(0, 1.03), xlabel=f"error of {what}: at most", ylabel="share of the predictions")
-        axes.legend(fontsize=9, loc="lower right")
+        axes.legend(fontsize=9)

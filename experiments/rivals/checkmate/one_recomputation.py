@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from costmodels import RecomputeTime
+from experiments.report.charts import draw_dots
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from experiments.rivals.checkmate.coarse import coarse
@@ -124,12 +126,24 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws how low a peak each way reaches on each graph."""
+    lowest = {row["case"].removeprefix("small-"): row["lowest"] for row in rows if "lowest" in row}
+    ways = {"any number of times": "checkmate", "at most twice, one order": "ours"}
+    found = {
+        name: {way: one[key]["percent"] for way, key in ways.items()} | {"our search": one["search"]}
+        for name, one in lowest.items()
+    }
+    draw_dots(found, path, xlabel="lowest peak, % of that without recomputation", xlim=(30, 102))
+
+
 TABLE = ResultTable(
     "experiments.rivals.checkmate.one_recomputation",
     "What one recomputation in one order gives up",
     cases=lambda: [entry.name for entry in Corpus.open().entries if entry.family == "small"],
     measure=lambda name: compared(coarse(Corpus.open().graph(name), GROUPS)),
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":
