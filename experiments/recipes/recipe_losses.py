@@ -91,15 +91,14 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]
+    told = [
+        f"{len(rows)} recipes. All losses are TorchInductor's to the last bit in {same}; the largest relative "
+        f"difference is {largest_difference(worst):.1e}, in `{worst['case']}`.",
+        f"The peak of the whole run is {peaks[best]:.2f} times TorchInductor's in `{best}`, and "
+        f"{peaks[least]:.2f} times in `{least}`.",
+    ]
     return [
-        bullets(
-            [
-                f"{len(rows)} recipes. All losses are TorchInductor's to the last bit in {same}; the largest relative "
-                f"difference is {largest_difference(worst):.1e}, in `{worst['case']}`.",
-                f"The peak of the whole run is {peaks[best]:.2f} times TorchInductor's in `{best}`, and "
-                f"{peaks[least]:.2f} times in `{least}`.",
-            ]
-        ),
+        bullets(told),
         table(
             ("recipe", "stack", "largest difference", "saved: default / remat", "peak: TorchInductor / remat"), lines
         ),
@@ -108,14 +107,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws what each recipe saves, and its peak, in percents of TorchInductor's."""
-    parts = {
-        row["case"]: {
-            "saved bytes": 100 * row["remat"]["saved_bytes"] / row["remat"]["default_saved_bytes"],
-            "peak of the run": 100 * row["remat"]["peak_bytes"] / row["TorchInductor"]["peak_bytes"],
-        }
-        for row in rows
-    }
-    draw_dots(parts, path, xlabel="% of TorchInductor's", xlim=(40, 102))
+    ours = {row["case"]: row["remat"] for row in rows}
+    saved = {name: 100 * own["saved_bytes"] / own["default_saved_bytes"] for name, own in ours.items()}
+    peaks = {row["case"]: 100 * row["remat"]["peak_bytes"] / row["TorchInductor"]["peak_bytes"] for row in rows}
+    draw_dots({"saved bytes": saved, "peak of the run": peaks}, path, xlabel="% of TorchInductor's", xlim=(40, 102))
 
 
 TABLE = ResultTable(
