@@ -119,8 +119,12 @@ def test_a_page_says_for_whom_it_is_and_is_short(document: str) -> None:
 def test_a_picture_is_what_its_command_draws(
     document: str, path: Path, draw: Callable[[Path], None], tmp_path: Path
 ) -> None:
+    """But for the date, and the names of its parts, which older pictures have."""
     draw(tmp_path / "again.svg")
-    assert (tmp_path / "again.svg").read_text() == path.read_text()
+    again, committed = (
+        re.sub(r'\s*<dc:date>.*|#\w+|id="\w+"', "", picture.read_text()) for picture in (tmp_path / "again.svg", path)
+    )
+    assert again == committed
     assert path.relative_to(ROOT).as_posix() in (ROOT / document.split(",", maxsplit=1)[0]).read_text()
 
 
