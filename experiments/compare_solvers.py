@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.report.charts import chart
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable, Row
 from remat import Corpus, Graph, Problem, solve
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_costmodel, find_solver, usable_solvers
 from remat.errors import UnsupportedProblem
-from remat.pictures import write
 from remat.plugin import Feature, Solver
 from remat.views.compare import warm_up
 from remat.views.performance_profile import profile, ratios
@@ -202,29 +202,21 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws performance profiles, a panel for each cost model."""
-    from matplotlib.figure import Figure
-
     frame = with_gaps(rows)
     cut = {name for name in frame["solver"].unique() if not find_solver(name).exact}
     frame = frame[frame["budget_bytes"].notna() | ~frame["solver"].isin(cut)]
-    figure = Figure(figsize=(10, 8.3), layout="constrained")
-    panels = figure.subplots(2, 2, squeeze=False).flat
     colours = {solver: f"C{place % 10}" for place, solver in enumerate(sorted(frame["solver"].unique()))}
-    for axes, (cost_model, own) in zip(panels, frame.groupby("cost_model", sort=False), strict=False):
-        ratio = times(own)
-        end = 1.5 * max(
-            10.0, *(float(ratio[s][np.isfinite(ratio[s])].max()) for s in ratio if np.isfinite(ratio[s]).any())
-        )
-        for solver in ratio:
-            if np.isfinite(ratio[solver]).any():
-                factor, share = profile(ratio[solver].to_numpy())
+    with chart(path, (10, 8.3), 2, 2) as panels:
+        for axes, (cost_model, own) in zip(panels.flat, frame.groupby("cost_model", sort=False), strict=False):
+            ratio = {solver: factors for solver, factors in times(own).items() if np.isfinite(factors).any()}
+            end = 1.5 * max(10.0, *(float(factors[np.isfinite(factors)].max()) for factors in ratio.values()))
+            for solver, factors in ratio.items():
+                factor, share = profile(factors.to_numpy())
                 axes.step([*factor, end], [*share, share[-1]], where="post", color=colours[solver], label=solver)
-        axes.set(xscale="log", xlim=(1, end), ylim=(0, 1.03), xlabel="time, to that of the fastest: at most")
-        axes.set_ylabel(f"instances solved (to {WITHIN:.1%})")
-        axes.set_title(str(cost_model).replace(",", ",\n"), fontsize=9.5, family="monospace")
-        axes.legend(fontsize=8)
-        axes.grid(alpha=0.3)
-    write(figure, path)
+            axes.set(xscale="log", xlim=(1, end), ylim=(0, 1.03), xlabel="time, to that of the fastest: at most")
+            axes.set_ylabel(f"instances solved (to {WITHIN:.1%})")
+            axes.set_title(str(cost_model).replace(",", ",\n"), fontsize=9.5, family="monospace")
+            axes.legend(fontsize=8)
 
 
 TABLE = ResultTable(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments import cover
 from experiments.bench.measured_steps import checkpoint_layers
 from experiments.models import zoo
 from experiments.report.charts import chart
@@ -93,7 +94,7 @@ def main(
 
     console.rule("3. The pictures")
     draw(ways, output / "peaks.svg")
-    remat.show(small_example(), remat.choose(small_example()).plan, output / "example.svg")
+    cover.draw(output / "example.svg")
     graph.save(output / "gpt2.json.gz")
     console.print(f"{output / 'peaks.svg'}: the table above")
     console.print(f"{output / 'example.svg'}: cos(cos(a + b + c + d)), what is saved of it, and what is computed again")
@@ -162,18 +163,6 @@ def draw(ways: list[Way], path: Path) -> None:
         axes.legend()
         axes.set(xlabel="peak, MB, measured", ylabel="step, ms, measured")
         axes.margins(0.4)
-
-
-def small_example() -> remat.Graph:
-    """Builds the joint graph of f(a, b, c, d) = cos(cos(a + b + c + d)), one byte a value."""
-    g = remat.GraphBuilder()
-    a, b, c, d = (g.input(name) for name in "abcd")
-    total = g.op("add", g.op("add", g.op("add", a, b), c), d)
-    inner = g.op("cos", total)
-    g.output(g.op("cos", inner))
-    outer_gradient = g.op("mul", g.tangent("tangents"), g.op("neg", g.op("sin", inner)))
-    g.gradient(g.op("mul", outer_gradient, g.op("neg", g.op("sin", total))))
-    return g.build()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from experiments.benchmark.manifest import FOLDER
 from experiments.benchmark.page import markdown as benchmark_page
-from experiments.corpus import readme
+from experiments.corpus.corpus_index import pages as corpus_pages
 from experiments.report.result_table import RESULTS, Results, ResultTable
 from remat.facts.corpus import Corpus
 
@@ -41,7 +41,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     for table in tables():
         yield table.path.with_suffix(".md"), table.page(Results.read(table.path))
     yield RESULTS / "benchmark.md", benchmark_page(FOLDER)
-    for name, text in readme.pages(Corpus.open(INSTANCES).entries).items():
+    for name, text in corpus_pages(Corpus.open(INSTANCES).entries).items():
         yield INSTANCES / name, text
 
 

@@ -112,7 +112,7 @@ def __getattr__(name: str) -> Any:
 
         return version("remat")
     if name in _MOVED:
-        warnings.warn(f"remat.{name} is {_MOVED[name]} now; the old name goes in 0.4", DeprecationWarning, stacklevel=2)
+        warnings.warn(f"remat.{name} is {_MOVED[name]} now; 0.4 removes the old name", DeprecationWarning, stacklevel=2)
         return attrgetter(_MOVED[name].removeprefix("remat."))(import_module("remat"))
     if name not in _LAZY:
         raise AttributeError(f"module 'remat' has no attribute {name!r}")

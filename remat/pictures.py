@@ -4,7 +4,7 @@ This module imports matplotlib: import it inside the call that draws.
 """
 
 # matplotlib ships partial types, so pyright does not know the types of many methods.
-# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from remat.facts.files import write_file
 from remat.words import pip_install
 
 try:
+    from matplotlib import rc_context
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 except ImportError as error:
@@ -67,11 +68,16 @@ def write(figure: Figure, path: str | Path | None) -> None:
     path, formats = checked_path(path), figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in formats:
         raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(formats))}, got {path.suffix!r}")
+    write_file(path, encode(figure, path.suffix[1:].lower()))
+
+
+def encode(figure: Figure, kind: str) -> bytes:
+    """Encodes a figure in a format of matplotlib; the same figure always gives the same .svg."""
     buffer = BytesIO()
-    figure.savefig(buffer, dpi=150, format=path.suffix[1:].lower())
-    data = buffer.getvalue()
-    if path.suffix.lower() == ".svg" and isinstance(figure, Picture):
-        group_id = re.compile('<g id="(titled-[0-9]+)">')  # matplotlib writes no titles itself
-        svg = data.decode()
-        data = group_id.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg).encode()
-    write_file(path, data)
+    with rc_context({"svg.hashsalt": "remat"}):  # without it, ids in an .svg differ from run to run
+        figure.savefig(buffer, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    if kind != "svg" or not isinstance(figure, Picture):
+        return buffer.getvalue()
+    group_id = re.compile('<g id="(titled-[0-9]+)">')  # matplotlib writes no titles itself
+    svg = buffer.getvalue().decode()
+    return group_id.sub(lambda group: f"{group[0]}<title>{escape(figure.titles[group[1]])}</title>", svg).encode()

@@ -20,8 +20,7 @@ from torch import nn
 
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
-from experiments.corpus.corpus_index import entry_of
-from experiments.corpus.readme import pages
+from experiments.corpus.corpus_index import entry_of, pages
 from experiments.models import diffusion, published, workloads
 from experiments.models.recipe import capture
 from remat import Graph, NotInstalled

@@ -40,6 +40,15 @@ def test_the_suffix_chooses_the_format(draw: Callable[[Path], Any], name: str, s
 
 
 @each_picture
+def test_the_same_picture_gives_the_same_svg_in_each_run(draw: Callable[[Path], Any], tmp_path: Path) -> None:
+    for name in ("first.svg", "second.svg"):
+        draw(tmp_path / name)
+    first = (tmp_path / "first.svg").read_bytes()
+    assert first == (tmp_path / "second.svg").read_bytes()
+    assert b"<dc:date>" not in first
+
+
+@each_picture
 @pytest.mark.parametrize("name", ["a.foo", "a"])
 def test_an_unknown_suffix_is_refused_in_the_same_words(draw: Callable[[Path], Any], name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption) as caught:

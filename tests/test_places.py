@@ -190,7 +190,7 @@ def test_paths_are_those_of_named_modules(dynamos: str, ours: str) -> None:
 
 
 def test_a_line_is_the_innermost_of_the_model_without_its_folder() -> None:
-    torchs, own = str(Path(torch.__file__).parent), str(HERE.parents[1] / "remat" / "pytorch")
+    torchs, own = (str(Path(package.__file__).parent) for package in (torch, remat.pytorch))
     frames = [f"{own}/read/capture.py", "/home/a b/model.py", "/home/net.py", f"{torchs}/nn/modules/linear.py"]
     trace = "\n".join(f'  File "{path}", line {n}, in forward\n    x' for n, path in enumerate(frames, 1))
     assert source_line(f"{trace}\nGradient addition node due to multiple use of tensor around:") == "net.py:3"

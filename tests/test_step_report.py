@@ -10,6 +10,8 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,7 @@ from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.report import Report, log_plans_if_asked
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.words import human_bytes
 from tests.test_whole_run import WIDTH, Model
@@ -130,13 +133,30 @@ def test_a_step_without_a_plan_of_ours_says_why() -> None:
             assert "torch.compile is switched off" in str(off.report())
 
 
-def test_the_last_report_has_what_a_backend_by_name_planned(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("cost_model", "told"), [("step-time", []), (MemoryBudget(0.5), ["budget: kept in each call"])]
+)
+def test_the_last_report_has_what_a_backend_by_name_planned(
+    cost_model: object, told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.GELU(), nn.Linear(3 * WIDTH, 1))
+    compiled: Any = torch_compile(model, backend="remat", options={"remat.cost_model": cost_model})
     with caplog.at_level(logging.INFO, logger="remat"), fresh_compilation(), no_cpu_kernels():
-        torch.compile(model, backend="remat")(batch()).sum().backward()
+        compiled(batch()).sum().backward()
     planned = remat.last_report().graphs[-1]
     assert "aten.erf.default" in planned.graph.ops
     assert f"a graph of {len(planned.graph)} values saves" in caplog.text
+    lines = str(replace(remat.last_report(), graphs=(planned,), notes=())).splitlines()
+    assert [line for line in lines if line.startswith("budget:")] == told
+
+
+def test_a_row_of_a_long_search_fits_into_80_columns() -> None:
+    step = remat.compile(Model(2), cost_model=MemoryBudget(0.5), codegen=False)
+    step(batch()).sum().backward()
+    (planned,) = step.report().graphs
+    chosen = replace(planned.chosen, by="peak-search", is_proven=False, gap=0.786)
+    told = str(Report((replace(planned, chosen=chosen, seconds=115.80),))).splitlines()
+    assert any(line.split()[-3:] == ["78.6%", "116", "peak-search"] for line in told)
 
 
 def test_a_report_leaves_the_model_as_it_is() -> None:

@@ -57,7 +57,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     for case in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == case]
         shares = np.array(
-            [[row[f"{part}_s"] / row["measured_s"] for part in ("attention", "rest", "now")] for row in own]
+            [[row[part] / row["measured_s"] for part in ("attention_s", "rest_s", "now_s")] for row in own]
         )
         taken = np.linalg.lstsq(shares[:, :2], np.ones(len(own)), rcond=None)[0]
         errors = [f"{each.min() - 1:+.1%} to {each.max() - 1:+.1%}" for each in (shares[:, :2].sum(1), shares[:, 2])]

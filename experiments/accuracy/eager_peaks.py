@@ -41,17 +41,11 @@ def peaks(name: str) -> Iterator[Row]:
                 module = llama.LlamaMLP(LlamaConfig(hidden_size=4096, intermediate_size=11008)).bfloat16()
                 args, workspace_bytes = (torch.empty(4, size, 4096).bfloat16(),), 2 * 8320 * 1024
             elif name == "LlamaRMSNorm":
-                module, args, workspace_bytes = (
-                    llama.LlamaRMSNorm(size),
-                    (torch.empty(2048, size).bfloat16(),),
-                    4100 * size,
-                )
+                module, args = llama.LlamaRMSNorm(size), (torch.empty(2048, size).bfloat16(),)
+                workspace_bytes = 4100 * size
             else:
-                module, args, workspace_bytes = (
-                    nn.CrossEntropyLoss(),
-                    (torch.empty(16384, size), torch.zeros(16384).long()),
-                    0,
-                )
+                module, args = nn.CrossEntropyLoss(), (torch.empty(16384, size), torch.zeros(16384).long())
+                workspace_bytes = 0
         module, args = fake(module, args)
         args[0].requires_grad_()
         predicted = eager_peak(eager_graph(module, *args)) + workspace_bytes

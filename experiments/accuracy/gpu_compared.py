@@ -29,6 +29,7 @@ from experiments.models.save_everything import SaveEverything, SaveLeast, plan_o
 from experiments.models.setups import Autocast
 from experiments.models.workloads import KERNEL_ZOO, Bert, Sample
 from experiments.models.zoo import gpt2
+from experiments.report.charts import draw_errors
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
 from remat.predict.time import modelled_time
@@ -184,6 +185,17 @@ def _errors(rows: Sequence[Row], ours: str, theirs: str) -> str:
     return f"{np.median(np.abs(errors)):.1%}, {max(errors, key=abs):+.1%}" if errors else ""
 
 
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the errors of predictions: bytes of all steps, peaks of the compiled ones, times in mixed precision."""
+    of = {
+        "bytes of kernels": ("predicted_bytes", "bytes", rows),
+        "peaks": ("predicted_peak_bytes", "peak_bytes", [row for row in rows if row["plan"] != "PyTorch"]),
+        "times, mixed precision": ("modelled_s", "median_s", [row for row in rows if "AMP" in row["case"]]),
+    }
+    errors = {name: [row[one] / row[other] - 1 for row in own] for name, (one, other, own) in of.items()}
+    draw_errors(errors, "predictions", path)
+
+
 TABLE = ResultTable(
     "experiments.accuracy.gpu_compared",
     "A GPU, beside what was known without one",
@@ -191,6 +203,7 @@ TABLE = ResultTable(
     key=": ".join,
     measure=measure_model,
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

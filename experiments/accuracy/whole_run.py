@@ -90,14 +90,11 @@ def measure(case: str) -> Iterator[Row]:
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Counts the budgets that are kept."""
     kept = {name: sum(row[f"{name}_bytes"] <= row["budget_bytes"] for row in rows) for name in ("held", "by_itself")}
-    return [
-        bullets(
-            [
-                f"one budget for the run is kept in {kept['held']} of {len(rows)} cases from the second step on, a "
-                f"budget for each graph in {kept['by_itself']}"
-            ]
-        )
+    told = [
+        f"one budget for the run is kept in {kept['held']} of {len(rows)} cases from the second step on, a "
+        f"budget for each graph in {kept['by_itself']}"
     ]
+    return [bullets(told)]
 
 
 TABLE = ResultTable(

@@ -21,6 +21,7 @@ import torch
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
+from experiments.bench.budget_kernels import change
 from experiments.models.held_out import HELD_OUT
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.report.markdown import table
@@ -75,16 +76,11 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines: list[list[object]] = []
     for budget in BUDGETS:
         for fact in FACTS:
-            changes = {row["case"]: change(row, fact) for row in rows if row["budget"] == budget}
+            changes = {row["case"]: change(row, "ours", fact) for row in rows if row["budget"] == budget}
             worst, each = max(changes, key=lambda name: changes[name]), changes.values()
             counts = sum(c < 0 for c in each), sum(c == 0 for c in each), sum(c > 0 for c in each)
             lines.append([budget, fact, *counts, f"{statistics.median(each):+.1%}", f"{changes[worst]:+.1%}", worst])
     return [table(["budget", "of a step", "less", "as much", "more", "median", "worst", "in"], lines)]
-
-
-def change(row: dict[str, Any], fact: str) -> float:
-    """Returns by which part ours has more of something than PyTorch's step; where PyTorch's has none, 0."""
-    return row["ours"][fact] / row["pytorch"][fact] - 1 if row["pytorch"][fact] else 0.0
 
 
 TABLE = ResultTable(

@@ -75,14 +75,11 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Counts the rows in which a figure of ours is above PyTorch's, or below it."""
     signs = [[row["ours"][key] - row["pytorch"][key] for key in row["ours"]] for row in rows]
     above, below = (sum(any(sign * by > 0 for by in row) for row in signs) for sign in (1, -1))
-    return [
-        bullets(
-            [
-                f"{len(rows)} graphs; on {sum(row['same'] for row in rows)} both hand over the same values",
-                f"some figure of ours is above PyTorch's on {above}, below it on {below}",
-            ]
-        )
+    told = [
+        f"{len(rows)} graphs; on {sum(row['same'] for row in rows)} both hand over the same values",
+        f"some figure of ours is above PyTorch's on {above}, below it on {below}",
     ]
+    return [bullets(told)]
 
 
 TABLE = ResultTable(

@@ -110,19 +110,18 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
         shares = [statistics.median(own), min(own), max(own), *(fewer(less[e], "saved_bytes") for e in EXTRA)]
         lines.append([name, *(f"{share:.1%}" for share in shares)])
     headings = ["model", "fewer bytes moved: median", "least", "most"]
+    told = [
+        f"{len(names)} models, {len(below)} of PyTorch's budgets from 0.1 to 0.9",
+        f"ours moves or saves more at {worse}",
+        f"ours moves fewer bytes at {sum(gain > 0 for gain in gains)}: median "
+        f"{statistics.median(gains):.1%}, most {max(gains):.1%} ({best['case']} at {best['budget']})",
+        f"at PyTorch's default: median {statistics.median(default):.1%}, most {max(default):.1%}",
+        f"PyTorch's plan is not legal at {sum(bool(row['illegal']) for row in compared)}",
+        f"operations that ours computes again, of PyTorch's: median {statistics.median(again):.2f}, most "
+        f"{max(again):.0f} times; more than PyTorch's at {sum(ratio > 1 for ratio in again)}",
+    ]
     return [
-        bullets(
-            [
-                f"{len(names)} models, {len(below)} of PyTorch's budgets from 0.1 to 0.9",
-                f"ours moves or saves more at {worse}",
-                f"ours moves fewer bytes at {sum(gain > 0 for gain in gains)}: median "
-                f"{statistics.median(gains):.1%}, most {max(gains):.1%} ({best['case']} at {best['budget']})",
-                f"at PyTorch's default: median {statistics.median(default):.1%}, most {max(default):.1%}",
-                f"PyTorch's plan is not legal at {sum(bool(row['illegal']) for row in compared)}",
-                f"operations that ours computes again, of PyTorch's: median {statistics.median(again):.2f}, most "
-                f"{max(again):.0f} times; more than PyTorch's at {sum(ratio > 1 for ratio in again)}",
-            ]
-        ),
+        bullets(told),
         section("Each model", table([*headings, *(f"fewer saved, {e:.0%} more traffic" for e in EXTRA)], lines)),
     ]
 

@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 import remat
 from costmodels import MemoryBudget
 from experiments.models.measured_models import BUDGETED, CASES, CHECKPOINTED, Case
-from experiments.report.charts import beside_one_liners
+from experiments.report.charts import beside_one_liners, chart
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.improve.step_predictor import StepPredictor
@@ -290,12 +290,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     if ranks:
         told = "; ".join(f"{case} {rank:+.2f}" for case, rank in ranks.items())
         lines.append(f"rank correlation (Spearman) of modelled and measured steps: {told}")
-    errors = [
-        float(r["predicted_peak_bytes"] / r["peak_bytes"] - 1)
-        for r in rows
-        if r.get("predicted_peak_bytes") and r["peak_bytes"]
-    ]
-    if errors:
+    known = [row for row in rows if row.get("predicted_peak_bytes") and row["peak_bytes"]]
+    if errors := [float(row["predicted_peak_bytes"] / row["peak_bytes"] - 1) for row in known]:
         lines.append(
             f"predicted peaks: {statistics.median(map(abs, errors)):.1%} off in the median, "
             f"{max(errors, key=abs):+.1%} at worst, of {len(errors)}"
@@ -309,19 +305,16 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws measured peaks against overheads for the models on a GPU for which ours were measured."""
-    from remat.pictures import Picture, write
-
     cases = [case for case in dict.fromkeys(row["case"] for row in rows) if "(cuda)" in case and [*_pairs(rows, case)]]
     lines = (len(cases) + 1) // 2
-    figure = Picture(figsize=(10, 4 * lines), layout="constrained")
-    for axes, case in zip(figure.subplots(lines, 2).flat, cases, strict=False):
-        own = [row for row in rows if row["case"] == case and row["step_s"]]
-        (default,) = (row["step_s"] for row in own if row["way"] == "PyTorch's default")
-        points = [(row["way"], row["peak_bytes"] / 1e9, 100 * (row["step_s"] / default - 1)) for row in own]
-        ours = [point for way, *point in points if way.startswith(OURS)]
-        beside_one_liners(axes, case.removesuffix(" (cuda)"), ours, points)
-        axes.set_xlabel("measured peak, GB")
-    write(figure, path)
+    with chart(path, (10, 4 * lines), lines, 2) as panels:
+        for axes, case in zip(panels.flat, cases, strict=False):
+            own = [row for row in rows if row["case"] == case and row["step_s"]]
+            (default,) = (row["step_s"] for row in own if row["way"] == "PyTorch's default")
+            points = [(row["way"], row["peak_bytes"] / 1e9, 100 * (row["step_s"] / default - 1)) for row in own]
+            ours = [point for way, *point in points if way.startswith(OURS)]
+            beside_one_liners(axes, case.removesuffix(" (cuda)"), ours, points)
+            axes.set_xlabel("measured peak, GB")
 
 
 def _pairs(rows: Sequence[dict[str, Any]], case: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

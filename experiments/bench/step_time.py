@@ -13,7 +13,7 @@ from typing import Any
 
 import remat
 from costmodels import StepTime
-from experiments.bench.users_table import STEPS
+from experiments.bench.users_table import STEPS, device_of
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat import Choice, Corpus, Plan
@@ -22,12 +22,10 @@ from remat.improve.byte_budgets import default_plan
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
-DEVICES = STEPS | {"efficientnet-b0": "a100", "hf-convnext-tiny": "a100"}
-
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
     """Yields one row: by which part the plan of least `StepTime` saves more, and takes longer."""
-    graph, device = Corpus.open().graph(name), DEVICES[name]
+    graph, device = Corpus.open().graph(name), device_of(name)
     predictor = StepPredictor.of(graph, find_device(device), device)
     plans = remat.solve(StepTime(device).pose(graph)).plan, default_plan(graph)
 
@@ -43,20 +41,17 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Says what is saved and how long steps take, in the median and at worst."""
     saved, step = ([row[label] for row in rows] for label in ("saved", "step"))
-    return [
-        bullets(
-            [
-                f"saved bytes: {statistics.median(saved):+.0%} in the median, {max(saved):+.0%} at worst",
-                f"step time: {statistics.median(step):+.1%} in the median, {max(step):+.1%} at worst",
-            ]
-        )
+    told = [
+        f"saved bytes: {statistics.median(saved):+.0%} in the median, {max(saved):+.0%} at worst",
+        f"step time: {statistics.median(step):+.1%} in the median, {max(step):+.1%} at worst",
     ]
+    return [bullets(told)]
 
 
 TABLE = ResultTable(
     "experiments.bench.step_time",
     "Plans of least step time, by single prices",
-    cases=lambda: dict(DEVICES),
+    cases=lambda: (*STEPS, "efficientnet-b0", "hf-convnext-tiny"),
     measure=compared,
     summary=summary,
 )

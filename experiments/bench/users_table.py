@@ -24,7 +24,7 @@ from costmodels import MemoryBudget
 from experiments.corpus.catalogue import recipes
 from experiments.models.measured_models import CHECKPOINTED
 from experiments.models.recipe import capture
-from experiments.report.charts import beside_one_liners
+from experiments.report.charts import beside_one_liners, chart
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat.improve.one_liners import one_liners
@@ -32,26 +32,21 @@ from remat.improve.pareto_front import pareto_front
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
-STEPS = {
-    "hf-llama3-8b-lora": "h100",
-    "hf-llama3-8b-32k": "h100",
-    "hf-mixtral-8x7b": "h100",
-    "hf-vit-base": "h100",
-    "resnet50-a100": "a100",
-    "gpt2-medium-h100": "h100",
-    "hf-bert-large-sdpa": "h100",
-    "hf-mamba2-130m": "h100",
-    "dit-xl-2": "h100",
-    "hf-t5-base": "h100",
-    "hf-llama3-8b-h100": "h100",
-    "stable-diffusion-unet": "h100",
-}
+STEPS = (
+    *("hf-llama3-8b-lora", "hf-llama3-8b-32k", "hf-mixtral-8x7b", "hf-vit-base", "resnet50-a100", "gpt2-medium-h100"),
+    *("hf-bert-large-sdpa", "hf-mamba2-130m", "dit-xl-2", "hf-t5-base", "hf-llama3-8b-h100", "stable-diffusion-unet"),
+)
 DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-base": "ViT-Base, H100"}
+
+
+def device_of(name: str) -> str:
+    """Returns the GPU of a graph: an A100 for networks over images, an H100 for all others."""
+    return "a100" if name in ("resnet50-a100", "efficientnet-b0", "hf-convnext-tiny") else "h100"
 
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
     """Compares the plans of one step: a row for each of PyTorch's plans that no other one of them beats."""
-    device = STEPS[name]
+    device = device_of(name)
     # For heads of 160, as in the U-Net, it depends on torch's version whether it takes cuDNN's attention.
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if name == "stable-diffusion-unet" else nullcontext():
         graph = capture(replace(recipes()[name], device=device))
@@ -72,9 +67,7 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
             "peak_bytes": peak_bytes,
             "rival_overhead": step_ns / default_ns - 1,
             "our_overhead": None if ours is None else ours / default_ns - 1,
-            "our_peak_bytes": None
-            if solution.plan is None
-            else remat.timeline(predictor.graph, solution.plan).peak_bytes,
+            "our_peak_bytes": solution.plan and remat.timeline(predictor.graph, solution.plan).peak_bytes,
             "search_s": round(seconds, 1),
         }
 
@@ -112,23 +105,20 @@ def _slower_than_at_a_smaller_peak(rows: Sequence[dict[str, Any]]) -> int:
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws peaks against overheads for two steps: PyTorch's plans as points, and ours as a line."""
-    from remat.pictures import Picture, write
-
-    figure = Picture(figsize=(10, 4.2), layout="constrained")
-    for axes, (name, title) in zip(figure.subplots(1, 2), DRAWN.items(), strict=True):
-        own = [row for row in rows if row["case"] == name and row["our_overhead"] is not None]
-        ours = [(row["peak_bytes"] / 1e9, 100 * row["our_overhead"]) for row in own]
-        rivals = [(row["rival"], row["peak_bytes"] / 1e9, 100 * row["rival_overhead"]) for row in own]
-        beside_one_liners(axes, title, ours, rivals)
-        axes.set_xlabel("predicted peak, GB")
-        axes.set_ylim(bottom=-0.5)
-    write(figure, path)
+    with chart(path, (10, 4.2), 1, 2) as panels:
+        for axes, (name, title) in zip(panels, DRAWN.items(), strict=True):
+            own = [row for row in rows if row["case"] == name and row["our_overhead"] is not None]
+            ours = [(row["peak_bytes"] / 1e9, 100 * row["our_overhead"]) for row in own]
+            rivals = [(row["rival"], row["peak_bytes"] / 1e9, 100 * row["rival_overhead"]) for row in own]
+            beside_one_liners(axes, title, ours, rivals)
+            axes.set_xlabel("predicted peak, GB")
+            axes.set_ylim(bottom=-0.5)
 
 
 TABLE = ResultTable(
     "experiments.bench.users_table",
     "Our plans beside what PyTorch gives in one line",
-    cases=lambda: dict(STEPS),
+    cases=lambda: STEPS,
     measure=compared,
     summary=summary,
     draw=draw,

@@ -19,8 +19,7 @@ import typer
 from rich.console import Console
 
 from experiments.corpus.catalogue import recipes
-from experiments.corpus.corpus_index import entry_of, write_index
-from experiments.corpus.readme import pages
+from experiments.corpus.corpus_index import entry_of, pages, write_index
 from experiments.models.recipe import Recipe, capture
 from experiments.report.provenance import provenance, version_of
 from remat import Graph
@@ -61,7 +60,7 @@ def main(
         console.print(f"{i + 1}/{len(names)} {name}: {graph!r}, {time.perf_counter() - start:.0f} s")
     files = [output / f"{name}.json.gz" for name in known]
     entries = tuple(entry_of(file) for file in files if file.is_file())
-    write_index(output, entries, _provenance())
+    write_index(output, entries, provenance() | {"command": "python -m experiments.corpus"})
     for name, text in pages(entries).items():
         (output / name).write_text(text)
     families = Counter(entry.family for entry in entries)
@@ -105,10 +104,6 @@ def origin(recipe: Recipe) -> dict[str, str]:
         "command": f"python -m experiments.corpus --only {recipe.name}",
         "torch": torch.__version__,
     }
-
-
-def _provenance() -> dict[str, str]:
-    return provenance() | {"command": "python -m experiments.corpus"}
 
 
 if __name__ == "__main__":

@@ -21,13 +21,14 @@ from torch.nn import functional
 
 Made = tuple[nn.Module, tuple[Any, ...]]
 
-_TEXT: dict[str, Any] = {
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+
+def language_sizes(width: int, inner: int, layers: int, heads: int, shared_heads: int, words: int) -> dict[str, Any]:
+    """Names the sizes of a language model as `transformers` does."""
+    heads_named = {"num_attention_heads": heads, "num_key_value_heads": shared_heads, "vocab_size": words}
+    return {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, **heads_named}
+
+
+_TEXT = language_sizes(64, 128, 2, 4, 2, 128) | {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
@@ -283,14 +284,7 @@ FOREIGN: dict[str, Callable[[], Made]] = {
     "vit-pytorch CaiT": vit("cait", "CaiT", patch_size=8, cls_depth=1, **_VIT),
     "vit-pytorch DeepViT": vit("deepvit", "DeepViT", patch_size=8, **_VIT),
     "vit-pytorch CCT": vit(
-        "cct",
-        "CCT",
-        embedding_dim=64,
-        n_conv_layers=1,
-        num_layers=2,
-        num_heads=4,
-        mlp_ratio=2.0,
-        num_classes=10,
+        "cct", "CCT", embedding_dim=64, n_conv_layers=1, num_layers=2, num_heads=4, mlp_ratio=2.0, num_classes=10
     ),
     "x-transformers decoder, rotary": x_decoder(rotary_pos_emb=True),
     "x-transformers decoder, ALiBi, GLU": x_decoder(alibi_pos_bias=True, ff_glu=True, use_rmsnorm=True),

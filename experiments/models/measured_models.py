@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.models.diffusion import DiT
-from experiments.models.foreign import LanguageLoss
+from experiments.models.foreign import LanguageLoss, language_sizes
 from experiments.models.hugging_face import NextToken
 from experiments.models.published import UNet
 from experiments.models.workloads import Sample
@@ -80,8 +80,7 @@ class SumOfStates(nn.Module):
 
 def thin_llama(words: tuple[int, int] = (2, 1024), layers: int = 32) -> Sample:
     """Makes the Llama of which peaks on other people's GPUs were published (`experiments.accuracy.gpu_peaks`)."""
-    sizes = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": layers, "num_attention_heads": 8}
-    model = _hugging_face("LlamaModel", "LlamaConfig", {**sizes, "num_key_value_heads": 8, "vocab_size": 1000})
+    model = _hugging_face("LlamaModel", "LlamaConfig", language_sizes(256, 688, layers, 8, 8, 1000))
     return SumOfStates(model), _words(*words, 1000)
 
 
@@ -107,30 +106,8 @@ def _unet(images: int, side: int) -> Sample:
     return UNet(), (torch.randn(images, 3, side, side), torch.randint(2, (images, side, side)))
 
 
-_SMALL = {
-    "hidden_size": 256,
-    "intermediate_size": 688,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 8000,
-}
-_LLAMA_3 = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
-_LLAMA_2 = {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "vocab_size": 32000,
-}
+_SMALL, _LLAMA_3 = language_sizes(256, 688, 4, 4, 2, 8000), language_sizes(4096, 14336, 4, 32, 8, 128256)
+_LLAMA_2 = language_sizes(4096, 11008, 6, 32, 32, 32000)
 
 CASES = (
     Case("GPT-2, 3 layers", partial(_gpt2, 3, 256, 4, (8, 256), 8000, labels=False), "cpu"),

@@ -14,9 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from experiments.recipes.beside import largest_difference
+from experiments.report.charts import draw_dots
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
 from remat.words import human_bytes, pip_install
@@ -89,19 +91,26 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
         )
         for row in rows
     ]
+    told = [
+        f"{len(rows)} recipes. All losses are TorchInductor's to the last bit in {same}; the largest relative "
+        f"difference is {largest_difference(worst):.1e}, in `{worst['case']}`.",
+        f"The peak of the whole run is {peaks[best]:.2f} times TorchInductor's in `{best}`, and "
+        f"{peaks[least]:.2f} times in `{least}`.",
+    ]
     return [
-        bullets(
-            [
-                f"{len(rows)} recipes. All losses are TorchInductor's to the last bit in {same}; the largest relative "
-                f"difference is {largest_difference(worst):.1e}, in `{worst['case']}`.",
-                f"The peak of the whole run is {peaks[best]:.2f} times TorchInductor's in `{best}`, and "
-                f"{peaks[least]:.2f} times in `{least}`.",
-            ]
-        ),
+        bullets(told),
         table(
             ("recipe", "stack", "largest difference", "saved: default / remat", "peak: TorchInductor / remat"), lines
         ),
     ]
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws what each recipe saves, and its peak, in percents of TorchInductor's."""
+    ours = {row["case"]: row["remat"] for row in rows}
+    saved = {name: 100 * own["saved_bytes"] / own["default_saved_bytes"] for name, own in ours.items()}
+    peaks = {row["case"]: 100 * row["remat"]["peak_bytes"] / row["TorchInductor"]["peak_bytes"] for row in rows}
+    draw_dots({"saved bytes": saved, "peak of the run": peaks}, path, xlabel="% of TorchInductor's", xlim=(40, 102))
 
 
 TABLE = ResultTable(
@@ -110,6 +119,7 @@ TABLE = ResultTable(
     cases=lambda: RECIPES,
     measure=measure,
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

@@ -25,21 +25,30 @@ def beside_one_liners(axes: Any, title: str, ours: Points, rivals: Sequence[tupl
         points = [point for way, *point in rivals if way.startswith(begins)]
         if points:
             axes.plot(*zip(*points, strict=True), marker, color=colour, label=label)
-    axes.set(title=title, xlabel="peak, GB", ylabel="step time above PyTorch's default, %")
-    axes.grid(alpha=0.3)
+    axes.set(title=title, ylabel="step time above PyTorch's default, %")
     axes.legend(fontsize=9)
 
 
 @contextmanager
-def chart(path: Path) -> Generator[Any]:
-    """Makes the axes of a chart, which is written at the end."""
+def chart(path: Path, size: tuple[float, float] = (6.4, 3.9), *shape: int) -> Generator[Any]:
+    """Makes the axes of a chart, or of several in lines and columns; they are written at the end."""
     from remat.pictures import Picture, write
 
-    figure = Picture(figsize=(6.4, 3.9), layout="constrained")
-    axes = figure.subplots()
-    yield axes
-    axes.grid(alpha=0.3)
+    figure = Picture(figsize=size, layout="constrained")
+    yield figure.subplots(*shape)
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
     write(figure, path)
+
+
+def draw_dots(values: Mapping[str, Mapping[str, float]], path: Path, **axis: Any) -> None:
+    """Draws a line for each name, the first one at the top, and on it a point for each label."""
+    with chart(path) as axes:
+        for (label, found), style in zip(values.items(), "os^D", strict=False):
+            axes.plot([*found.values()], [*found], style, label=label)
+        axes.invert_yaxis()
+        axes.set(**axis)
+        axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.4, 1.15), ncols=4, frameon=False)
 
 
 def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) -> None:
@@ -52,4 +61,4 @@ def draw_errors(errors: Mapping[str, Sequence[float]], what: str, path: Path) ->
         ticks = (0, 0.1, 1, 10, 100)
         axes.set_xticks(ticks, [f"{tick}%" for tick in ticks])
         axes.set(xlim=(0, 100), ylim=(0, 1.03), xlabel=f"error of {what}: at most", ylabel="share of the predictions")
-        axes.legend(fontsize=9, loc="lower right")
+        axes.legend(fontsize=9)

@@ -19,10 +19,10 @@ from remat.words import human_price, pip_install
 
 def device(
     kind: Annotated[
-        str | None, typer.Option("--device", metavar="cpu|cuda", help="What to measure; CUDA where there is any.")
+        str | None, typer.Option("--device", metavar="cpu|cuda", help="What to measure; CUDA by default if available.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write, instead of the one that `here` names.")
+        Path | None, typer.Option("--output", "-o", help="File to write; if left out, the file behind `here`.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the known devices; measure nothing.")] = False,
 ) -> Answer:

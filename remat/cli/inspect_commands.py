@@ -115,7 +115,7 @@ def picture(
     """Draw a graph of up to 300 values, or a part of a larger one.
 
     The colours say what a plan does with each value, if --plan, -m or -s names
-    one. Otherwise they say to which pass it belongs.
+    one. Otherwise they say to which pass the value belongs.
 
     \b
       remat inspect picture small.json -o small.svg --plan solved

@@ -16,7 +16,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,9 +190,6 @@ def _html(rows: Sequence[Mapping[str, str]]) -> str:
 
 # A picture as a data URL cannot run scripts, whatever names it contains.
 def _picture(figure: Figure) -> str:
-    from matplotlib import rc_context  # pyright: ignore[reportUnknownVariableType]
+    from remat.pictures import encode
 
-    buffer = BytesIO()
-    with rc_context({"svg.hashsalt": "remat"}):  # without it, ids in the file differ from run to run
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(encode(figure, 'svg')).decode()}"

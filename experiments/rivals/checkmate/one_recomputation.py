@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from costmodels import RecomputeTime
+from experiments.report.charts import draw_dots
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from experiments.rivals.checkmate.coarse import coarse
@@ -110,18 +112,24 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Says how many budgets are reached, and where ours costs more."""
     found = counts(rows)
     more = ", ".join(f"{share:.0%} ({name})" for name, share in found["more"].items())
-    return [
-        bullets(
-            [
-                f"Of {found['pairs']} pairs of a graph and a budget, {found['reached_by_checkmate']} are reached by "
-                f"computing values any number of times, and {found['reached']} by our model. Where both optima are "
-                f"proven ({found['both_proven']} pairs), ours costs as much in "
-                f"{found['both_proven'] - len(found['more'])}, and more in {len(found['more'])}: {more}.",
-                f"Our search finds a plan in {found['found_by_search']} of the {found['reached']}, in "
-                f"{found['best_by_search']} the best one.",
-            ]
-        )
+    told = [
+        f"Of {found['pairs']} pairs of a graph and a budget, {found['reached_by_checkmate']} are reached by "
+        f"computing values any number of times, and {found['reached']} by our model. Where both optima are "
+        f"proven ({found['both_proven']} pairs), ours costs as much in "
+        f"{found['both_proven'] - len(found['more'])}, and more in {len(found['more'])}: {more}.",
+        f"Our search finds a plan in {found['found_by_search']} of the {found['reached']}, in "
+        f"{found['best_by_search']} the best one.",
     ]
+    return [bullets(told)]
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws how low a peak each way reaches on each graph."""
+    lowest = {row["case"].removeprefix("small-"): row["lowest"] for row in rows if "lowest" in row}
+    ways = (("any number of times", "checkmate"), ("at most twice, one order", "ours"))
+    found = {label: {name: one[key]["percent"] for name, one in lowest.items()} for label, key in ways}
+    found["our search"] = {name: one["search"] for name, one in lowest.items()}
+    draw_dots(found, path, xlabel="lowest peak, % of that without recomputation", xlim=(30, 102))
 
 
 TABLE = ResultTable(
@@ -130,6 +138,7 @@ TABLE = ResultTable(
     cases=lambda: [entry.name for entry in Corpus.open().entries if entry.family == "small"],
     measure=lambda name: compared(coarse(Corpus.open().graph(name), GROUPS)),
     summary=summary,
+    draw=draw,
 )
 
 if __name__ == "__main__":

@@ -103,12 +103,7 @@ class Report:
         offloads = any(planned.plan.offloaded for planned in self.graphs)
         hosted = {"host": "offloaded"} if offloads else {}
         handed = {"handed": "handed"} if any(planned.row["handed_bytes"] for planned in self.graphs) else {}
-        sizes = {
-            "saved": "saved",
-            **handed,
-            **hosted,
-            "PyTorch's": "default_saved",
-        }
+        sizes = {"saved": "saved", **handed, **hosted, "PyTorch's": "default_saved"}
         if len(sizes) == 2:  # with a further column, 80 characters are too few
             sizes["no recompute"] = "no_recompute_saved"
         for heading in (*sizes, "peak", "PyTorch's", "gap", "s"):
@@ -120,7 +115,7 @@ class Report:
                 if row[f"{who}saved_bytes"] is not None:
                     row[f"{who}saved_bytes"] += row[f"{who}handed_bytes"]
             cells = [_size(row[f"{size}_bytes"]) for size in (*sizes.values(), "peak", "default_peak")]
-            seconds = "cached" if planned.from_cache else f"{planned.seconds:.2f}"
+            seconds = "cached" if planned.from_cache else f"{planned.seconds:.{2 if planned.seconds < 10 else 0}f}"
             table.add_row(str(number), *cells, _gap(planned.chosen), seconds, planned.chosen.by)
         headline, told = ([_folded(text) for text in texts] for texts in (self._headline, self._summary))
         return "\n".join([*headline, *_printed(table), *told, *self._lines, *map(_folded, self.notes)])
@@ -146,8 +141,10 @@ class Report:
         # Whether several graphs keep a limit of the peak together, only their check knows.
         alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
         is_known = self.limit_bytes is not None or not alone
-        if self.held_bytes is not None and (missed or (is_known and not self.notes)):
-            yield f"budget: {'not kept, see below' if missed else 'kept'}"
+        # With a backend by name, each call of a graph has the budget of its own.
+        apart = self.held_bytes is None and all("budget" in planned.cost_model.lower() for planned in self.graphs)
+        if (apart or self.held_bytes is not None) and (missed or (is_known and not self.notes)):
+            yield f"budget: {'not kept, see below' if missed else 'kept in each call' if apart else 'kept'}"
         if missed:
             yield "next: a smaller batch, a larger budget, or offloading"
         elif step and default and step > 1.05 * default and any(row["recomputed_ops"] for row in rows):
