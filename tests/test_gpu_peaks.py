@@ -28,6 +28,8 @@ from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
 from tests.depth import deep
 from tests.results_pages import ROOT, rows_of, section, sentences
 
+EVIDENCE = (ROOT / "docs" / "gpu_evidence.md").read_text()
+
 
 class Masked(nn.Module):
     """Two layers of attention that read one mask, which is computed of positions and documents, or of padding."""
@@ -133,8 +135,46 @@ def test_the_page_of_gpus_states_what_was_measured() -> None:
         assert " | ".join(map(str, [*cells, *(f"{size:,}" for size in ours)])) in page
 
 
+def test_the_page_of_gpus_states_the_plans_that_must_save_products() -> None:
+    page = section("Peaks of a Llama on a GTX 1650 and an H200")
+    none, *rows = [row for row in rows_of("gpu_peaks") if "forced" in row]
+    for row in (none, *rows):
+        peaks = (f"{row[what]:,}" for what in ("gtx_1650_bytes", "predicted_bytes", "allocated_bytes"))
+        longer = [row[step] - none[step] for step in ("gtx_1650_ms", "modelled_ms")] if row in rows else []
+        cells = [*peaks, f"{row['gtx_1650_ms']} ms", *(f"{each:.1f} ms" for each in longer)]
+        assert f"| {row['forced']} | {' | '.join(cells)} |" in page
+    assert f"modelled {1 - none['modelled_ms'] / none['gtx_1650_ms']:.0%} too short" in sentences(page)
+
+
+def test_one_table_has_all_comparisons_with_real_gpus() -> None:
+    lines = section("All comparisons", EVIDENCE).splitlines()
+
+    def require(start: str, *groups: list[float]) -> None:
+        errors = [[abs(error) for error in group] for group in groups]
+        typical, worst = ("; ".join(f"{pick(group):.1%}" for group in errors) for pick in (statistics.median, max))
+        (line,) = (line for line in lines if start in line)
+        assert line.endswith(f"| {typical} | {worst} |")
+
+    peaks, measured = rows_of("gpu_peaks"), rows_of("measured_steps")
+    five, four = [row for row in peaks if "h200_bytes" in row], [row for row in peaks if "forced" in row]
+    for start, gpu in (("[peaks of a Llama at five budgets]", "gtx_1650"), ("the same five peaks", "h200")):
+        before, now = (
+            [row[f"{what}_bytes"] / row[f"{gpu}_bytes"] - 1 for row in five] for what in ("before", "predicted")
+        )
+        require(start, before, now)
+    require("four more plans", [row["predicted_bytes"] / row["gtx_1650_bytes"] - 1 for row in four])
+    for start, model in {
+        "a GPT-2": "GPT-2 medium, 12",
+        "a DiT": "DiT",
+        "Llama 2": "Llama 2",
+        "Llama 3": "Llama 3",
+    }.items():
+        rows = [row for row in measured if row["case"].startswith(model)]
+        require(f"steps of {start}", [row["predicted_peak_bytes"] / row["peak_bytes"] - 1 for row in rows])
+
+
 def test_the_page_of_the_h200_states_what_was_measured() -> None:
-    page = sentences((ROOT / "docs" / "gpu_evidence.md").read_text())
+    page = sentences((ROOT / "docs" / "results" / "h200.md").read_text())
     rows = rows_of("measured_steps")
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
     avoided: list[float] = []
@@ -187,7 +227,7 @@ def test_a_call_of_attention_that_lacks_arguments_has_no_mask() -> None:
 
 
 def test_modelled_steps_on_the_h200_are_nearer_to_the_measured_ones_and_in_the_same_order() -> None:
-    page = sentences(section("How fast attention with a mask is"))
+    page = sentences(section("How fast attention with a mask is", EVIDENCE))
     for model, ways in {"GPT-2": 4, "Llama 3": 3, "Llama 2": 4}.items():
         rows = [row for row in rows_of("attention_rate") if row["case"].startswith(model)]
         assert len(rows) == ways
