@@ -21,7 +21,7 @@ deep: $(READY)  ## the deep half: many random inputs, every model compiled with 
 nightly: $(READY)  ## the deep half on far more random inputs, new on every run
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) --deep
 
-TORCH ?= 2.11.0 2.13.0 2.15.0
+TORCH ?= 2.11.0 2.13.0 2.14.0 2.15.0
 
 versions: $(TORCH:%=.venvs/torch-%/.ready)  ## the quick half on each torch that is promised; on one: make versions TORCH=2.15.0
 	@failed=0; for version in $(TORCH); do \

@@ -24,7 +24,7 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
 from remat.words import pip_install
 
-TRITON_FOR: dict[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.15": "3.9"}
+TRITON_FOR: dict[str, str] = {"2.11": "3.6", "2.13": "3.7", "2.14": "3.8", "2.15": "3.9"}
 """Release of torch -> the release of Triton that comes with it."""
 
 _DECIDED_BY_TIMING = (
