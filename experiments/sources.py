@@ -1,11 +1,10 @@
-"""Counts, models and times what the sources print of small functions: `python -m experiments.sources`.
+"""Counts, models and times the small functions of which the sources print figures: `python -m experiments.sources`.
 
-`counted` rows are of the published size (2^25 elements a tensor) on an A100 of 40 GB that is not there: TorchInductor
-schedules its Triton kernels, from tensors without contents, and nothing runs. `accesses` are the bytes that kernels
-read and write, over those of the argument; `saved` is what is kept between the passes beside the arguments, and
-`held` with argument and output, over the same. A modelled time is a model (`remat.predict.time.modelled_time`): of
-each kernel the longer of its bytes against the reached bandwidth and its arithmetic against the reached rate, and a
-launch.
+`counted` rows have the published size (2^25 elements a tensor) and an A100 of 40 GB, without a GPU: TorchInductor
+schedules Triton kernels for tensors without contents, and nothing runs. `accesses` are the bytes that kernels read and
+write, over those of the argument; `saved` is what is kept between the passes beside the arguments, and `held` with
+argument and output, over the same. A modelled time (`remat.predict.time.modelled_time`) adds up kernels: each takes the
+time of its bytes at the reached bandwidth or of its arithmetic at the reached rate, whichever is longer, and a launch.
 
 `timed` rows are of 2^22 elements on this machine: medians of steps that all strategies take in turns, outputs and
 gradients compared with eager's; of EvoNorm, whose post does not name its GPU, at (8, 32, 64, 64).

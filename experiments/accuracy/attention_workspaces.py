@@ -1,12 +1,11 @@
 """Measures what fused attention takes on a GPU beside its tensors.
 
 `python -m experiments.accuracy.attention_workspaces` needs a GPU. Each backend that torch has there is called alone,
-forward and backward. Its heads lie side by side in each row, as where they were cut out of one product, or one after
-the other. cuDNN and the memory-efficient kernel have an additive mask that all heads share. Taken is the most that
-torch's caching allocator hands out during the call, without the results: what a check of a plan measures
-(`remat.pytorch.inductor.call_workspaces`). Predicted is what is known without a GPU
-(`remat.predict.buffers.workspaces`). The allocator rounds up: to 512 bytes, and above 10 MiB by less than 1 MiB where
-a block is not cut.
+forward and backward. The heads lie side by side in each row (as parts of one product), or one after the other. cuDNN
+and the memory-efficient kernel have an additive mask that all heads share. `taken` is the most memory that torch's
+caching allocator hands out during the call, without the results, as in the check of a plan
+(`remat.pytorch.inductor.call_workspaces`). `predicted` needs no GPU (`remat.predict.buffers.workspaces`). The allocator
+rounds up: to 512 bytes, and above 10 MiB by less than 1 MiB where a block is not cut.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Measures how far predicted peaks are from what compiled training steps hold on this CPU, by torch's own allocator.
 
-`python -m experiments.accuracy.compiled_peaks` takes our ten small models (`KERNEL_ZOO`), the small cases of the
-tests and the held-out models, among them eleven of the package `transformers`, and two plans of each: the cut of
+`python -m experiments.accuracy.compiled_peaks` takes our ten small models (`KERNEL_ZOO`), the small cases of the tests
+and the held-out models, among them eleven of the package `transformers`, and two plans of each: the cut of
 `ByteTraffic()`, and the one that saves the fewest bytes. The third step of the compiled model is traced: every byte
-that torch's allocator hands out and takes back, above what was held before, with the outputs held by the caller and
-their tangents made before. Beside it is `remat.timeline`, which sees the graph and the plan alone, and (`values`)
-`remat.predict.memory.simulate`, a value a step. The C++ kernels are left out: they allocate nothing, so the trace is
-that of the step, in a fraction of the time.
+that torch's allocator hands out and takes back, above what was held before. The caller holds the outputs, and makes
+their tangents before. Predictions are those of `remat.timeline`, which sees only the graph and the plan, and (`values`)
+of `remat.predict.memory.simulate`, for which each value is a step. The C++ kernels are left out: they allocate nothing,
+so the trace is that of the step, in a fraction of the time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Compares eager peaks of modules on GPUs with predictions from sizes: `python -m experiments.accuracy.eager_peaks`.
 
 The peaks were published in `benchmark/data/all_benchmark_data.csv` of `linkedin/Liger-Kernel` (ead96b61, August 2026):
-`max_memory_allocated` of a step of PyTorch's modules, not the first. Graphs are captured for an A100 without one, with
-eager's operators. What the backward pass reads, inputs, outputs and older gradients last, because the benchmark retains
-autograd's graph. What a formula of autograd computes of saved values lasts to its end; silu's gradient is one kernel.
-Besides, cuBLAS takes 8,320 KiB in each of two threads, the forward pass's and autograd's (torch's CUDABlas.cpp), and
-the norm is measured with its gradient before a cast, and with the weight of another norm.
+`max_memory_allocated` of a step of PyTorch's modules, not the first. Graphs are captured for an A100 without a GPU,
+with eager's operators. Inputs, outputs, older gradients and all that the backward pass reads stay in memory, because
+the benchmark retains autograd's graph. Intermediate values of a formula of autograd stay until the formula ends; silu's
+gradient is one kernel. Besides, cuBLAS takes 8,320 KiB in each of two threads, the forward pass's and autograd's
+(torch's CUDABlas.cpp), and the norm is measured with its gradient before a cast, and with the weight of another norm.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measures how far forecasts of training are off, on this CPU: `python -m experiments.accuracy.forecast_error`.
 
-For each model, `remat.forecast` with AdamW, from the graph alone, under PyTorch's plan, and under a budget of the
-device that is halfway between that plan's peak and the least that is found. Beside it a first and a later training step
-of the compiled model, each by every byte that torch's allocator hands out and takes back. What is alive before a step,
-such as parameters, inputs and, in the later step, the optimizer's state, is added as its tensors say. The steps are
-compiled with kernels.
+For each model, `remat.forecast` with AdamW sees only the graph. It forecasts PyTorch's plan, and a budget of the device
+that is halfway between that plan's peak and the smallest peak that is found. A first and a later training step of the
+compiled model are measured: every byte that torch's allocator hands out and takes back. The bytes of tensors that are
+alive before a step are added: parameters, inputs and, in the later step, the optimizer's state. The steps are compiled
+with kernels.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Measures predicted, checked and real peaks of compiled steps on small models of other people's packages, on this CPU.
 
 `python -m experiments.accuracy.foreign_peaks` takes each model of `experiments.models.foreign` under PyTorch's plan,
-under `MemoryBudget(0.5)`, and under `MemoryBudget(0.65, of="peak")`, in a process of its own. One step is traced:
-every byte that torch's allocator hands out and takes back; the C++ kernels are left out, as they allocate nothing.
-Predicted is what the report says of the graph and the plan; checked is the peak by the code that Inductor writes,
-where a limit of the peak was asked for. The limit is 0.65 of the predicted peak of the plan that is fastest. Where no
-plan is found that keeps it, it is raised, as for any fraction: to what the plan that was found holds by the check.
-Really saved is what autograd keeps of one forward pass, each storage once, without parameters and inputs; it stands
-beside what PyTorch's plan saves by the report.
+under `MemoryBudget(0.5)`, and under `MemoryBudget(0.65, of="peak")`, in a process of its own. One step is traced: every
+byte that torch's allocator hands out and takes back; the C++ kernels are left out, as they allocate nothing.
+`predicted` is the peak in the report. `checked` is the peak by the code that Inductor writes, if there is a limit of
+the peak. The limit is 0.65 of the predicted peak of the fastest plan. If no plan is found that keeps it, the limit is
+raised, like any fraction, to the checked peak of the plan that was found. `saved` is what autograd really keeps of one
+forward pass, each storage once, without parameters and inputs; compare it with the bytes that the report names for
+PyTorch's plan.
 
 The packages are no part of the environment. Install them beside it, and what they import besides, without letting pip
 touch torch: `pip install --no-deps --target FOLDER vit-pytorch x-transformers diffusers torch_geometric monai botorch

@@ -1,10 +1,10 @@
-"""Compares what is known of a GPU without one with what a GPU does: graphs, kernels, bytes, memory and time.
+"""Compares predictions for a GPU, made without one, with a real GPU: graphs, kernels, bytes, memory and time.
 
-`python -m experiments.accuracy.gpu_compared`, on a machine with an H100. Each model is looked at in a process that
-sees the GPU, and in one from which it is hidden. Where there is a GPU, the model is captured on it and each plan
-trains: outputs and gradients are eager's or `error` says what is wrong, kernels and bytes are those of the compiled
-step by TorchInductor's own count, the peak is the allocator's, and times are medians. Where there is none, the model
-is captured for it, and kernels are those of TorchInductor's Triton schedule. Predictions are made of that graph.
+`python -m experiments.accuracy.gpu_compared`, on a machine with an H100. Each model runs in a process that sees the
+GPU, and is captured in another one from which the GPU is hidden. With the GPU, each plan trains: outputs and gradients
+must be eager's (else `error` says what is wrong), kernels and bytes are those of the compiled step by TorchInductor's
+own count, the peak is the allocator's, and times are medians. Without the GPU, kernels are those of TorchInductor's
+Triton schedule, and predictions are made from the captured graph.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 The model is a Llama by `transformers` of 32 thin layers, 2 x 1,024 tokens, in single precision, at five of PyTorch's
 memory budgets. Its peaks on a GTX 1650 were published by the repository `siddddd17/ackaudit` for
 https://github.com/pytorch/pytorch/issues/197838 (September 2026, torch 2.14): `max_memory_allocated` above what was
-held before the step. Those of an H200 are of `experiments.bench.measured_steps` (torch 2.11).
+held before the step. The peaks of an H200 come from `experiments.bench.measured_steps` (torch 2.11).
 
-The prediction is `remat.timeline` of PyTorch's plan, on a graph captured for an H200 without one. `before` is what it
-was on commit 82628b4, before anything was known of fused attention on GPUs: that a mask which the backward pass
-computes is copied for every head, and what the call takes besides. `allocated` replays the step in CUDA's caching
-allocator (`experiments.accuracy.cuda_allocator`).
+The prediction is `remat.timeline` of PyTorch's plan, on a graph captured for an H200 without a GPU. `before` is the
+prediction of commit 82628b4, which lacked two rules of fused attention on GPUs: a mask that the backward pass computes
+is copied for every head, and the call takes memory of its own. `allocated` replays the step in CUDA's caching allocator
+(`experiments.accuracy.cuda_allocator`).
 
 The same source has four plans at budget 0.05 that must save the results of the down-projections of some layers, with
 the time of a step. We take these bytes out of the budget of PyTorch's knapsack. The other reading, that the budget

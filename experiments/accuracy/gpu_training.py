@@ -3,12 +3,11 @@
 Every case of `experiments.models.cases` trains two steps under three strategies, and outputs, gradients, parameters and
 buffers must equal eager's. Without CUDA the same runs on the CPU.
 
-Random numbers: with Inductor's `fallback_random`, compiled code calls eager's own random operators. On the CPU they
-then draw eager's numbers, always. On CUDA each call takes as many numbers from the generator as its kernel's launch
-needs, so the numbers agree only if compiled code makes eager's calls on eager's shapes. A case there that draws, and
-differs from eager, is compared with the compiled run that saves what autograd saves, from the same seed: nothing is
-recomputed there, so if a recomputed draw were another draw, the two would differ. `reference` says which of the two
-it was compared with.
+Random numbers: with Inductor's `fallback_random`, compiled code calls eager's own random operators. On the CPU these
+always draw eager's numbers. On CUDA, each call takes as many numbers from the generator as its kernel's launch needs,
+so the numbers agree only if compiled code makes eager's calls on eager's shapes. If a case on CUDA draws random numbers
+and differs from eager mode, it is compared with a compiled run from the same seed that recomputes nothing: if our step
+drew other numbers a second time, the two runs would differ. `reference` says which comparison was made.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures whether compiled training steps stay within a budget of their peak, by torch's own allocator on this CPU.
 
-`python -m experiments.accuracy.peak_budgets` takes our ten small models and the held-out models, eleven of them
-by `transformers`. Each has a budget of half the peak of the plan that is fastest; where no plan is found within that,
-what the plan with the smallest peak found is predicted to hold. The third step of the compiled model is traced, as in
+`python -m experiments.accuracy.peak_budgets` takes our ten small models and the held-out models, eleven of them by
+`transformers`. Each has a budget of half the peak of the fastest plan. If no plan is found within that, the budget is
+the smallest predicted peak that was found. The third step of the compiled model is traced, as in
 `experiments.accuracy.compiled_peaks`.
 """
 

@@ -1,4 +1,4 @@
-"""Measures how far predicted memory traffic is from what TorchInductor schedules, and whether it ranks plans alike.
+"""Measures how far predicted memory traffic is from TorchInductor's schedule, and whether both rank plans alike.
 
 `python -m experiments.accuracy.traffic_error` takes models, and for each of them legal plans that differ: autograd's
 saves, PyTorch's and ours, points of the frontier, random ones. For each plan, `remat.predict_traffic` predicts the
@@ -6,10 +6,10 @@ bytes that the kernels of both passes read and write, from the `Graph` alone. In
 same, for CPUs, after all fusion and before code generation: see `remat.pytorch.inductor.scheduled`. An error is
 negative where the prediction is too low; a rank correlation of 1 means that the two order a model's plans alike.
 
-The rules of `remat.predict.kernels` were read in Inductor, and checked on our ten small models
-(`experiments.models.workloads.KERNEL_ZOO`): its errors say how well they are copied. The held-out models
-(`experiments.models.held_out`) are those that no rule was written for: their errors are those to expect of a model of
-one's own. `python -m experiments.accuracy.traffic_error_triton` does the same for GPUs.
+The rules of `remat.predict.kernels` come from Inductor's source, and were checked on our ten small models
+(`experiments.models.workloads.KERNEL_ZOO`): their errors say how well the rules are copied. No rule was written for the
+held-out models (`experiments.models.held_out`): expect their errors for a model of yours.
+`python -m experiments.accuracy.traffic_error_triton` does the same for GPUs.
 """
 
 from __future__ import annotations

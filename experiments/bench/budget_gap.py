@@ -1,9 +1,9 @@
 """Measures how near the default solver for budgets comes to the optimum: `python -m experiments.bench.budget_gap`.
 
-On every instance of the corpus, at 0.5, 0.3 and 0.1 of what PyTorch's default plan saves: what the plan costs, how
-far that is above the bound of the same run, and how long it took; beside it `lagrangian` alone. Costs are nanoseconds
-of the roofline of an H200. Seconds are of wall time; on a machine that others use, a search has a part of a processor
-only, and `processor s` says how much it had.
+The rows: every instance of the corpus, at 0.5, 0.3 and 0.1 of what PyTorch's default plan saves. Each row has the cost
+of the plan, the bound of the same run, the seconds of the search, and the cost with `lagrangian` alone. Costs are
+nanoseconds of the roofline of an H200. Seconds are of wall time; on a machine that others use, a search has a part of a
+processor only, and `processor s` says how much it had.
 """
 
 from __future__ import annotations

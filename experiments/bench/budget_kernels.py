@@ -1,12 +1,12 @@
 """Compares plans at PyTorch's budgets by what their kernels move: `python -m experiments.bench.budget_kernels`.
 
-Our ten small models and models by `transformers`, at each of PyTorch's budgets from 0.1 to 0.9, under three plans:
-PyTorch's own; `portfolio`, the plan of least recompute time that saves no more bytes; and `no_worse`, what
-`remat.refine` makes of PyTorch's plan in 15 s with the objective "no-worse". Recompute time is that of the roofline of
-an A100; bytes and kernels are those of TorchInductor's own schedule for CPUs.
+Our ten small models and models by `transformers` have three plans at each of PyTorch's budgets from 0.1 to 0.9:
+PyTorch's own; `portfolio`, the plan with the least recompute time that saves no more bytes; and `no_worse`, which
+`remat.refine` makes from PyTorch's plan in 15 s with the objective "no-worse". Recompute time is that of the roofline
+of an A100; bytes and kernels are those of TorchInductor's own schedule for CPUs.
 
-Below a budget of 1 PyTorch draws random numbers twice where there is dropout (pytorch#190758); its plan is then
-counted with these numbers saved.
+Below a budget of 1 PyTorch draws random numbers twice where there is dropout (pytorch#190758); its plan is then counted
+with these numbers saved.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Measures compiled steps at PyTorch's default and budgets, its own beside ours.
+"""Measures compiled steps at PyTorch's default and budgets: PyTorch's steps beside ours.
 
-`python -m experiments.bench.budget_steps` takes our ten small models, and eleven by `transformers` with random
-weights. PyTorch's own step is `torch.compile` at its default, and at memory budgets of 0.5 and 0.2; ours is
+`python -m experiments.bench.budget_steps` takes our ten small models, and eleven by `transformers` with random weights.
+PyTorch's own step is `torch.compile` at its default, and at memory budgets of 0.5 and 0.2; ours is
 `remat.compile(model)`, and with a `MemoryBudget` of as many bytes as PyTorch's plan saves there. The estimator is the
 roofline of an A100.
 
-Of each step, compiled anew: what the plan saves, what autograd keeps for real (`saved_bytes`), and the peak by the
-events of torch's allocator; bytes and kernels by TorchInductor's own count, for CPUs; recompute time by the estimator;
-and the seconds that the first step takes. The C++ kernels are left out, since they allocate nothing and take most of
-the time: so these are the seconds of tracing, choosing and scheduling.
+Each step is compiled anew. A row has the bytes that the plan saves, the bytes that autograd really keeps
+(`saved_bytes`), the peak by the events of torch's allocator, bytes and kernels by TorchInductor's own count for CPUs,
+recompute time by the estimator, and the seconds of the first step. The C++ kernels are left out, since they allocate
+nothing and take most of the time: so these are the seconds of tracing, choosing and scheduling.
 """
 
 from __future__ import annotations

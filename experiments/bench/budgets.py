@@ -1,9 +1,10 @@
 """Compares memory budgets with PyTorch's on the same joint graphs: `python -m experiments.bench.budgets`.
 
-For each model and each of PyTorch's budgets from 0.0 to 1.0: what its partitioner saves, what that costs in recompute
-time, and what the better plan of `lagrangian` and `cpsat` (20 s) costs that saves no more bytes, by the same estimator;
-and what it costs if it may use the whole budget. Costs are in flops, or in nanoseconds of the roofline of an A100:
-estimates, not measured times. The models have random weights (seed 0).
+There is a row for each model and each of PyTorch's budgets from 0.0 to 1.0. It has the bytes that PyTorch's partitioner
+saves, and the recompute time. Beside that is the recompute time, by the same estimator, of the better plan of
+`lagrangian` and `cpsat` (20 s) that saves no more bytes, and of the one that may use the whole budget. Costs are in
+flops, or in nanoseconds of the roofline of an A100: estimates, not measured times. The models have random weights (seed
+0).
 """
 
 from __future__ import annotations

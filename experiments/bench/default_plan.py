@@ -1,9 +1,10 @@
 """Compares `remat.compile` with nothing else to PyTorch's default: `python -m experiments.bench.default_plan`.
 
-For each model and device: saved bytes, bytes moved, kernels and the peak, by the predicted kernels of the device; and
-for CPUs what really happens: bytes and kernels by TorchInductor's own count, in two compilations without code, and what
-autograd keeps between the passes. The models are `experiments.models.workloads.KERNEL_ZOO`, and those that were held
-out from the rules of the predicted kernels, eleven of them by `transformers`.
+A row for each model and device has saved bytes, bytes moved, kernels and the peak, by the predicted kernels of the
+device. For CPUs it also has measured figures: bytes and kernels by TorchInductor's own count, in two compilations
+without code, and the bytes that autograd keeps between the passes. The models are
+`experiments.models.workloads.KERNEL_ZOO`, and those that were held out from the rules of the predicted kernels, eleven
+of them by `transformers`.
 """
 
 from __future__ import annotations

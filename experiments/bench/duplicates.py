@@ -1,10 +1,10 @@
-"""Counts what computing values again within a pass saves: `python -m experiments.bench.duplicates`.
+"""Counts the bytes that are saved by computing values again within a pass: `python -m experiments.bench.duplicates`.
 
 For each model of `experiments.models.workloads.KERNEL_ZOO`, TorchInductor plans the kernels of a training step twice:
 as it is, and with the post-grad pass `remat.pytorch.inductor.duplicate.DuplicateAcrossKernels`. PyTorch's own
-partitioner chooses what is saved, so that nothing but the pass differs. Kernels are counted after all fusion, before
-code generation; nothing is compiled, and nothing runs on what is counted. Arithmetic is taken for free. `took_s` is
-processor time of the compiler, from Dynamo to the schedule of both passes.
+partitioner chooses what is saved, so that nothing but the pass differs. Kernels are counted after all fusion and before
+code generation; nothing is compiled or run. Arithmetic counts as free. `took_s` is processor time of the compiler, from
+Dynamo to the schedule of both passes.
 """
 
 from __future__ import annotations

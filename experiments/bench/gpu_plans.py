@@ -1,13 +1,13 @@
 """Compares memory and traffic of our plans with PyTorch's for GPUs: `python -m experiments.bench.gpu_plans`.
 
-For stored graphs: what PyTorch's partitioner saves at each memory budget from 0.1 to 1.0, and what its kernels move by
-TorchInductor's Triton schedule for an A100, without a device. Beside it the plan of `remat.traffic_frontier` that saves
-no more, by the same schedule. Then (`budget` is empty there) the fewest bytes that a plan saves which moves no more, 1%
-more and 5% more than PyTorch's default.
+For stored graphs, rows have the bytes that PyTorch's partitioner saves at each memory budget from 0.1 to 1.0, and the
+bytes that its kernels move, by TorchInductor's Triton schedule for an A100, without a device. Beside them is the plan
+of `remat.traffic_frontier` that saves no more, by the same schedule. Rows without a `budget` have the fewest saved
+bytes of a plan that moves no more bytes than PyTorch's default, 1% more, or 5% more.
 
 Below a budget of 1, PyTorch draws random numbers twice where there is dropout, once in each pass, and they differ
-(pytorch#190758). No legal plan does that. Such a plan is counted with these random numbers saved, a few bytes more,
-and marked. The schedule takes seconds a plan, and so hours for the large graphs.
+(pytorch#190758). No legal plan does that. Such a plan is counted with these random numbers saved, a few bytes more, and
+marked. The schedule takes seconds a plan, and so hours for the large graphs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measures our plans beside what users of PyTorch get in one line: `python -m experiments.bench.measured_steps`.
 
-Each way to train a model has a process of its own; all of them take their steps in turns, so that whatever else the
-machine does meets them all. PyTorch's ways are `torch.compile` at its default and at memory budgets, and with every
-layer checkpointed; ours is `remat.compile` with `MemoryBudget(of="peak")`, of the peak that was measured for each of
-these. Times are medians of whole steps. Peaks are those of torch's allocator, above what was held before the step.
-What is predicted stands beside both. Norms of gradients are compared.
+Each way to train a model has a process of its own. All of them take their steps in turns, so that other work on the
+machine slows all of them down alike. PyTorch's ways are `torch.compile` at its default and at memory budgets, and with
+every layer checkpointed; ours is `remat.compile` with `MemoryBudget(of="peak")`, of the peak that was measured for each
+of these. Times are medians of whole steps. Peaks are those of torch's allocator, above what was held before the step.
+Predictions stand beside both. Norms of gradients are compared.
 
 On a machine with a GPU its models are measured, otherwise those for two cores of a CPU.
 """

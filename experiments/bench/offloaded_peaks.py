@@ -1,9 +1,9 @@
 """Predicts peaks of compiled steps that offload, for an H100: `python -m experiments.bench.offloaded_peaks`.
 
-In the ten small models of `experiments.models.workloads.KERNEL_ZOO` nothing runs twice: what is saved stays on the
-device, or all of it is offloaded that may be. How far the peak falls depends on when Inductor runs the copies: between
-kernels, or in a stream of their own. Kernels wait for those of its copies between whose begin and end no matrix product
-or the like runs.
+In the ten small models of `experiments.models.workloads.KERNEL_ZOO` nothing runs twice: saved values stay on the
+device, or all that can be offloaded are offloaded. How far the peak falls depends on when Inductor runs the copies:
+between kernels, or in a stream of their own. With such a stream, kernels wait for a copy if no large kernel, such as a
+matrix product, runs between its begin and its end.
 """
 
 from __future__ import annotations

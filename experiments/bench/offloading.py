@@ -1,11 +1,11 @@
 """Measures what offloading gains, simulated with the data sheet of an H100: `python -m experiments.bench.offloading`.
 
-Ten graphs of the corpus that know their modules, and the ten small models of
-`experiments.models.workloads.KERNEL_ZOO`; budgets of 0.5, 0.2 and 0 of what PyTorch's default plan saves. Beside
-ours, with its bound: recomputing alone, offloading all that may be, and offloading the first modules whole (a module
-is a layer or a block, up to the first number in its path) until the rest fits; the last two recompute what takes no
-time alone. All times are by one simulated timeline (`remat.predict.offloading`), on the figures of a data sheet: none
-is measured. Times are what a plan adds to a step that neither recomputes nor copies.
+Ten graphs of the corpus that know their modules, and the ten small models of `experiments.models.workloads.KERNEL_ZOO`;
+budgets of 0.5, 0.2 and 0 of what PyTorch's default plan saves. Ours, with its bound, stands beside three ways:
+recomputing alone; offloading all that can be offloaded; and offloading the first modules as a whole until the rest fits
+(a module is a layer or a block, up to the first number in its path). The last two recompute only values that take no
+time. All times come from one simulated timeline (`remat.predict.offloading`) with the figures of a data sheet: none is
+measured. A time is what a plan adds to a step that neither recomputes nor copies.
 
 `python -m experiments.bench.offloaded_peaks` predicts the peaks of steps that offload.
 """

@@ -1,4 +1,4 @@
-"""Counts what refined plans move, beside PyTorch's default: `python -m experiments.bench.refined_plans`.
+"""Counts the bytes that refined plans move, beside PyTorch's default: `python -m experiments.bench.refined_plans`.
 
 For each model of `experiments.models.workloads.KERNEL_ZOO`: PyTorch's default plan, the cut of `MultiRead`, and what
 `remat.refine` makes of both in 90 s, which saves no more and makes no more kernels than PyTorch's default. Bytes and

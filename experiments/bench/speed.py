@@ -1,9 +1,9 @@
 """Measures how fast a proven plan is: `python -m experiments.bench.speed`.
 
-`captured` is choosing what to save on a captured transformer of 10,000 values, beside PyTorch's own choice on the same
-joint graph, in turns; seconds are of the processor, as a machine that others share says little else. `synthetic` are
-problems of up to 1,000,000 values, by `ortools`: each price may be paid, none is banned, so that the network does not
-fall into pieces. `import` is the wall time of a fresh interpreter.
+`captured` times the choice of saved values on a captured transformer of 10,000 values, ours and PyTorch's own in turns
+on the same joint graph. Seconds are processor time, because others use the machine, too. `synthetic` are problems of up
+to 1,000,000 values, by `ortools`: nothing is banned, so that the network does not fall into pieces. `import` is the
+wall time of a fresh interpreter.
 """
 
 from __future__ import annotations

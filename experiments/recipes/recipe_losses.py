@@ -1,8 +1,8 @@
 """Runs all recipes, each in a process of its own, beside TorchInductor: `python -m experiments.recipes.recipe_losses`.
 
-Saved is what the plans of all graphs keep between the passes, each graph once, with PyTorch's default beside it; asked
-for was half (`memory-budget:budget=0.5`). The peak is measured, of the whole run: parameters, gradients and AdamW's
-state are in it.
+"Saved" is what the plans of all graphs keep between the passes, each graph once, beside PyTorch's default. The budget
+is half of that default (`memory-budget:budget=0.5`). The peak of the whole run is measured, with parameters, gradients
+and AdamW's state.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Measures what one recomputation in one fixed order gives up, on graphs of the corpus joined to at most 48 groups.
 
 `python -m experiments.rivals.checkmate.one_recomputation`. On the same graph, at the same prices (nanoseconds, by the
-roofline of an A100 without launches), in the same memory model, within budgets of the peak without recomputation:
-the plan that `MemoryBudget(of="peak")` searches for, by simulated values, with `cpsat` in the place of `lagrangian`;
-the best plan of our model; and the best schedules that may compute a value twice at any time, and any number of times:
-Checkmate's formulation. A cost is of what is recomputed; without one, no schedule was found, and where that is proven
-there is none. Then how low a peak each reaches, in percents of that without recomputation.
+roofline of an A100 without launches), in the same memory model, within budgets of the peak without recomputation: the
+plan that `MemoryBudget(of="peak")` searches for, by simulated values, with `cpsat` in the place of `lagrangian`; the
+best plan of our model; and the best schedules that may compute a value twice at any time, and any number of times:
+Checkmate's formulation. A cost is the time of all recomputations. If there is none, no schedule was found, and if that
+is proven, there is no schedule. The last row of a graph has the lowest peak that each way reaches, in percents of the
+peak without recomputation.
 
 Fair: each value has a storage of its own, and nothing is fused, for all. Each of our plans is one of Checkmate's
 schedules, and our model is the same program with more rows. Every schedule is replayed by a simulator that knows
-nothing of the program; the bounds are what CP-SAT claims. Not fair: groups are coarser than operators, and who needs
-a part takes the whole. Fusion, which our own peaks know, is left out. And nobody runs Checkmate's schedules here: a
-backward pass that computes values of its own twice is more than PyTorch's partitioner can hand over.
+nothing of the program; the bounds are what CP-SAT claims. Not fair: groups are coarser than operators, and an operator
+that needs a part of a group takes the whole group. Fusion, which our own peaks know, is left out. Nothing runs
+Checkmate's schedules here: PyTorch's partitioner cannot express a backward pass that computes values of its own twice.
 """
 
 from __future__ import annotations
