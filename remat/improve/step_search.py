@@ -174,6 +174,9 @@ class StepPlans:
         for start in (best, self._best(int(_LESS * limit_bytes))):  # a mixture may leave nothing to save
             if start is not None:
                 self._save_values(self._save_classes(start, limit_bytes), limit_bytes)
+        # What exceeds the limit if all layers save it may keep it if only the last layers do.
+        if (best := self._best(limit_bytes)) is not None:
+            self._mix_with_better(best, limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
         """Tries budgets of saved bytes, and returns which part of the limit the last plan within it uses; 0 if none.
