@@ -38,7 +38,7 @@ from tests.depth import deep
 class Blocks(nn.Module):
     """Layers that are cheap to compute again, and a loss."""
 
-    def __init__(self, layers: int = 3, *, breaks: bool = False) -> None:
+    def __init__(self, layers: int = 2, *, breaks: bool = False) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(layers))
         self.first, self.breaks = nn.Linear(32, 32), breaks
@@ -206,15 +206,12 @@ def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_l
     eager.load_state_dict(model.state_dict())
     limit = limit_of(model, x, 0.6)
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
-    with no_cpu_kernels():
-        assert peak_of(step, model, x) <= limit
+    assert peak_of(step, model, x) <= limit
     row, graph = step.report().as_frame().to_dict("records")[0], remat.capture(model, x)
     at_its_word = remat.choose(graph, MemoryBudget(limit, of="peak")).plan
     assert row["checked_peak_bytes"] <= limit < rehearsed_peak(graph, at_its_word)
     assert re.search(r"\d plans? tried before exceeded", " ".join(str(step.report()).split()))
-    torch.compiler.reset()
     model.zero_grad()
-    step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
     step(x).backward()
     eager(x).backward()
     for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
@@ -341,7 +338,7 @@ def test_a_report_says_whether_several_graphs_keep_their_limit_together(
         return 2 * (own(peak, choices, limit_bytes) or 0) + is_missed * limit_bytes
 
     monkeypatch.setattr(JointPeak, "checked_peak", twice_as_much)
-    step = remat.compile(Blocks(breaks=True), cost_model=MemoryBudget(0.9, of="peak"))
+    step = remat.compile(Blocks(3, breaks=True), cost_model=MemoryBudget(0.9, of="peak"))
     for _ in range(4):
         step(x).backward()
     report = str(step.report())
