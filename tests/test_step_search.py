@@ -65,13 +65,13 @@ def test_at_the_peak_of_checkpointed_layers_a_step_has_a_quarter_less_overhead()
 
 def test_at_the_peak_of_checkpointed_layers_what_pays_in_one_layer_is_saved_in_all() -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
-    graph = remat.capture(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), torch.randn(8, 64, 64))
-    assert overhead_beside(graph, "every layer checkpointed") < 0.65
+    graph = remat.capture(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), torch.randn(8, 64, 64))
+    assert overhead_beside(graph, "every layer checkpointed") < 0.55  # layer by layer, it is 0.66
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])
 def test_a_larger_budget_has_no_slower_step(of: str) -> None:
-    graph = Corpus.open().graph("small-bert")
+    graph = Corpus.open().graph("small-bert" if of == "saved" else "small-dropout-mlp")
     shares = [0.3, 0.6, 1.0] if of == "saved" else [0.6, 0.8, 1.0]
     steps = [remat.choose(graph, MemoryBudget(share, of=of, estimator=H100)).step for share in shares]
     times = [step.ns for step in steps if step is not None]
