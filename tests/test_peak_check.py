@@ -402,7 +402,7 @@ def test_plans_that_were_checked_within_another_limit_are_not_counted(monkeypatc
 
 def test_pytorchs_one_liners_are_checked_where_a_better_plan_is_refused() -> None:
     """What the prediction misses of one plan says little about another one: that one is right here."""
-    graph = remat.Corpus.open().graph("small-gpt-fused-attention")
+    graph = remat.Corpus.open().graph("small-bert")
     saved = dict(one_liners(graph))["every second layer checkpointed"]
     limit, checked = StepMemory(graph).peak(saved) + 100_000, list[bool]()
 
