@@ -143,7 +143,7 @@ class Heads(nn.Module):
 
 
 @pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -157,7 +157,7 @@ class Heads(nn.Module):
 def test_the_check_says_what_the_allocator_hands_out(
     make: Callable[[], nn.Module], shape: tuple[int, ...], threads: int, budget: MemoryBudget
 ) -> None:
-    """Libraries take memory by the number of threads, and by the processor."""
+    """Libraries take memory by the number of threads, and by the processor. Predictions know that of attention, too."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -166,18 +166,8 @@ def test_the_check_says_what_the_allocator_hands_out(
         assert rehearsed_peak(graph, plan) == bytes_
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_prediction_knows_how_many_threads_attention_has(threads: int) -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        x = torch.randn(2, 4 * 64 * 8, requires_grad=True)
-        graph, plan, bytes_ = measured_peak((Heads(), (x,), None), MemoryBudget(0.5), kernels=False)
-    finally:
-        torch.set_num_threads(before)
-    assert remat.timeline(graph, plan).peak_bytes == bytes_
+    if make is Heads:
+        assert remat.timeline(graph, plan).peak_bytes == bytes_
 
 
 def test_a_limit_is_kept_where_a_library_takes_most() -> None:
