@@ -347,13 +347,6 @@ def test_a_second_shape_after_the_first(codegen: bool) -> None:
         torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
 
 
-def test_a_dimension_that_is_marked_dynamic() -> None:
-    model, x = Mlp(), torch.randn(6, 32)
-    torch._dynamo.mark_dynamic(x, 0)
-    step = remat.compile(model, cost_model=ByteTraffic(mode="aggressive"), codegen=False, fullgraph=True)
-    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
-
-
 @pytest.mark.parametrize("cost_model", ["byte-traffic", "memory-budget:budget=0.5", "memory-budget:budget=2KB,of=peak"])
 @pytest.mark.parametrize("lengths", [(3, 5, 2), (7, 2)])
 def test_jagged_tensors(cost_model: str, lengths: tuple[int, ...]) -> None:

@@ -22,8 +22,6 @@ from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.report import Report, log_plans_if_asked
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
-from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.words import human_bytes
 from tests.test_whole_run import WIDTH, Model
 
@@ -126,15 +124,6 @@ def test_a_step_without_a_plan_of_ours_says_why() -> None:
     with torch._dynamo.config.patch(disable=True):
         for off in (remat.compile(Model(), codegen=False), remat.compile(torch.sin), remat.compile(Model().forward)):
             assert "torch.compile is switched off" in str(off.report())
-
-
-def test_the_last_report_has_what_a_backend_by_name_planned(caplog: pytest.LogCaptureFixture) -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.GELU(), nn.Linear(3 * WIDTH, 1))
-    with caplog.at_level(logging.INFO, logger="remat"), fresh_compilation(), no_cpu_kernels():
-        torch.compile(model, backend="remat")(batch()).sum().backward()
-    planned = remat.last_report().graphs[-1]
-    assert "aten.erf.default" in planned.graph.ops
-    assert f"a graph of {len(planned.graph)} values saves" in caplog.text
 
 
 def test_a_report_leaves_the_model_as_it_is() -> None:
