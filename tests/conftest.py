@@ -38,10 +38,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xfail(reason=missing[item.name], strict=True))
 
 
-def pytest_collection_finish() -> None:
-    """The collector no longer looks at what was imported, as it would again and again while torch compiles."""
+@pytest.fixture(autouse=True, scope="module")
+def only_new_objects_are_looked_at() -> None:
+    """Python's collector no longer looks at what was imported, and at what torch's compiler keeps of earlier files.
+
+    It would look at all of it each time that it runs, which took a tenth of the time of tests that compile.
+    """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_collector_runs_rarely() -> None:
+    """A compilation makes millions of objects, most of which need no collector."""
+    gc.set_threshold(20_000, 20, 10)
 
 
 def in_the_quick_half(item: pytest.Item) -> bool:

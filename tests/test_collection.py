@@ -15,7 +15,7 @@ from remat.predict.buffers import StepMemory
 def test_the_collector_is_paused_while_plans_are_predicted_and_as_before_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph, enabled, timeline = remat.Corpus.open().graph("small-bert"), list[bool](), StepMemory._timeline
+    graph, enabled, timeline = remat.Corpus.open().graph("small-dropout-mlp"), list[bool](), StepMemory._timeline
 
     def seen(*args: object) -> object:
         enabled.append(gc.isenabled())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -18,15 +20,17 @@ import remat
 
 def two_processes(*scenario: str) -> Any:
     """What `two_ranks.py`, run as two ranks, printed last: of one scenario, or of all that generate no code."""
-    program = str(Path(__file__).with_name("two_ranks.py"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program, *scenario]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
-        try:
-            printed, errors = run.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            run.terminate()  # torch's launcher then ends the ranks, too
-            raise
-    assert run.returncode == 0, errors[-3000:]
+    program = Path(__file__).with_name("two_ranks.py")
+    with TemporaryDirectory() as folder, ExitStack() as ended:
+        errors = [Path(folder) / f"errors of rank {rank}" for rank in range(2)]
+        ranks: list[subprocess.Popen[str]] = []
+        for rank, told in enumerate(errors):
+            command = [sys.executable, program, f"{folder}/store", str(rank), *scenario]
+            file = ended.enter_context(told.open("w"))
+            ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True))
+            ended.callback(ranks[-1].kill)  # it may wait for one that failed
+        printed, _ = (rank.communicate(timeout=300)[0] for rank in ranks)
+        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(told.read_text()[-3000:] for told in errors)
     return json.loads(printed.splitlines()[-1])
 
 

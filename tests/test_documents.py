@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from depth import deep_except
+from test_notebooks import missing_names
 
 import remat
 import remat.pytorch
@@ -56,7 +58,12 @@ def without_seconds(text: str, shown: str = "") -> list[str]:
     return [re.sub(r"(?<=[%n]) \d+(\.\d\d)? (?=[a-z-]+$)", " 1.00 ", line) for line in lines]
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()])
+LONG = "docs/howto/out_of_memory.md"
+"""Its code takes as long as that of all other pages: half a minute."""
+WITH_CODE = [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()]
+
+
+@pytest.mark.parametrize("document", deep_except([name for name in WITH_CODE if name != LONG], WITH_CODE))
 def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program; those of CONTRIBUTING are modules, tested below.
 
@@ -75,6 +82,10 @@ def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypat
                 assert without_seconds(printed.getvalue(), shown) == without_seconds(shown)
     for name in set(solver_names()) - before:
         remat.plugin.unregister(name)
+
+
+def test_what_the_long_page_names_of_a_module_is_there() -> None:
+    assert missing_names("\n".join(code_blocks(LONG))) == []
 
 
 def test_the_readme_is_a_front_door() -> None:

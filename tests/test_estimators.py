@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from depth import deeper, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import flat, small_gpt
@@ -205,9 +206,10 @@ def test_more_work_never_costs_less(
     assert (estimator.recompute_cost(grown) >= estimator.recompute_cost(graph)).all()
 
 
+@deeper
 @pytest.mark.parametrize("estimator", [Flops(), Roofline(), Roofline("cpu"), Roofline(TOY)], ids=repr)
 def test_every_estimator_conforms(estimator: Estimator) -> None:
-    check_estimator(estimator)
+    check_estimator(estimator, max_examples=examples(100))
 
 
 @pytest.mark.filterwarnings("ignore:estimator 'profile'")  # the operators of random graphs are no torch operators

@@ -200,9 +200,9 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
         model, args = step(batch)
         return remat.forecast(model, *args, optimizer=momentum)[PYTORCH].peak_bytes
 
-    most = held(11)
+    most = held(3)
     best = remat.largest_batch(step, most, optimizer=momentum)
-    assert best >= 11
+    assert best >= 3
     assert held(best) <= most < held(best + 1)
     assert remat.largest_batch(step, 1000, optimizer=momentum) == 0
 

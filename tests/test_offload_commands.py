@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import answer, run
@@ -85,14 +86,30 @@ def test_a_solution_says_what_is_on_the_host(files: tuple[Path, Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def curve() -> Frontier:
-    return frontier(cosines(), estimator="roofline:device=h100", offload="h100")
+def small_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("small") / "cosines.json"
+    cosines().save(file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def asked(small_file: Path) -> tuple[dict[str, Any], Frontier]:
+    """What the command prints of a frontier with a host, and the frontier, whose search takes seconds."""
+    found: list[Frontier] = []
+
+    def noted(*args: Any, **options: Any) -> Frontier:
+        found.append(frontier(*args, **options))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("remat.frontier", noted)
+        printed = answer("frontier", small_file, "-e", "roofline:device=h100", "--offload", "h100")
+    return printed, found[0]
 
 
 @pytest.fixture
-def small_file(tmp_path: Path) -> Path:
-    cosines().save(tmp_path / "cosines.json")
-    return tmp_path / "cosines.json"
+def curve(asked: tuple[dict[str, Any], Frontier]) -> Frontier:
+    return asked[1]
 
 
 def test_the_picture_of_a_frontier_has_steps_and_no_vertices(curve: Frontier) -> None:
@@ -104,8 +121,8 @@ def test_the_picture_of_a_frontier_has_steps_and_no_vertices(curve: Frontier) ->
     assert "hull vertices, optimal" not in drawn
 
 
-def test_a_printed_frontier_says_whose_host_it_is(small_file: Path) -> None:
-    printed = answer("frontier", small_file, "-e", "roofline:device=h100", "--offload", "h100")
+def test_a_printed_frontier_says_whose_host_it_is(asked: tuple[dict[str, Any], Frontier]) -> None:
+    printed, _ = asked
     assert (printed["offload"], printed["is_exact"]) == ("NVIDIA H100 SXM", False)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from depth import deep, drawn
+from depth import deep, deep_except, drawn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import DiceWithHost, SaveOnHost, assert_equal_to_eager, each_case
@@ -64,7 +63,7 @@ def test_random_plans_without_code_generation(case: ModelCase, seed: int) -> Non
     assert_random_plan_is_right(case, seed, codegen=False)
 
 
-@each_case(QUICK[:2])
+@each_case(QUICK[:1])
 def test_random_plans_through_inductor(case: ModelCase) -> None:
     assert_random_plan_is_right(case, 1, options={"fallback_random": True})  # eager's random numbers
 
@@ -98,7 +97,7 @@ def test_copies_beside_the_kernels_without_code_generation(case: ModelCase, besi
     assert_random_plan_is_right(case, 1, codegen=False, copy_stream=True)
 
 
-@each_case(("dropout", "symbolic batch", "overwritten buffer, old value read"))
+@each_case(("dropout", "overwritten buffer, old value read"))
 def test_copies_beside_the_kernels_through_inductor(case: ModelCase, beside: list[Tensor]) -> None:
     assert_random_plan_is_right(case, 1, options={"fallback_random": True}, copy_stream=True)
 
@@ -182,8 +181,8 @@ def kept(step: Callable[..., Any], model: nn.Module, batch: tuple[Tensor, ...]) 
 @pytest.mark.parametrize(
     ("name", "codegen"),
     [
-        *product(("pointwise chain", "normalizations by hand"), (False, True)),
-        *(("encoder layer", False), pytest.param("encoder layer", True, marks=deep)),
+        *(("pointwise chain", True), ("normalizations by hand", False), ("encoder layer", False)),
+        *(pytest.param(name, True, marks=deep) for name in ("normalizations by hand", "encoder layer")),
     ],
 )
 def test_the_device_keeps_what_the_plan_says(name: str, codegen: bool, copies: list[Tensor]) -> None:
@@ -215,7 +214,7 @@ def three_way(model: nn.Module, x: Tensor) -> tuple[remat.Graph, Plan]:
     return graph, replace(choice.plan(graph), offloaded=("tanh",))
 
 
-@pytest.mark.parametrize("codegen", [False, True])
+@pytest.mark.parametrize("codegen", deep_except([False], [False, True]))
 def test_a_plan_runs_from_its_file(tmp_path: Path, codegen: bool, copies: list[Tensor]) -> None:
     model, x = two_tanh(), torch.randn(4, 8)
     _, plan = three_way(model, x)

@@ -6,8 +6,6 @@ import copy
 import html
 import logging
 import re
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -176,14 +174,25 @@ def test_a_report_leaves_the_model_as_it_is() -> None:
     assert len(function.report().graphs) == 1
 
 
+@pytest.fixture
+def logger(monkeypatch: pytest.MonkeyPatch) -> Iterator[logging.Logger]:
+    """The library's own, which is put back as it was."""
+    own = logging.getLogger("remat")
+    level = own.level
+    monkeypatch.setattr(own, "handlers", [*own.handlers])
+    monkeypatch.setattr(own, "propagate", own.propagate)
+    yield own
+    own.setLevel(level)
+
+
+@pytest.mark.usefixtures("logger")
 def test_the_log_is_quiet_unless_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    remat.compile(nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()
-    quiet = capfd.readouterr().err
-    code = "import torch, remat\nremat.compile(torch.nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()"
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env={"REMAT_LOG": "plans"})
-    for printed, expected in ((quiet, []), (ran.stderr, ["remat: planning a graph", "remat: a graph"])):
-        assert [line.partition(" of ")[0] for line in printed.splitlines() if line.startswith("remat: ")] == expected
+    """As at the end of the import, where the environment says so; `test_cached_plans.py` sets it for a process."""
+    for setting, expected in (("", []), ("plans", ["remat: planning a graph", "remat: a graph"])):
+        log_plans_if_asked(setting)
+        remat.compile(nn.Linear(2, 2), codegen=False)(torch.ones(2, 2)).sum().backward()
+        printed = capfd.readouterr().err.splitlines()
+        assert [line.partition(" of ")[0] for line in printed if line.startswith("remat: ")] == expected
     with pytest.warns(UserWarning, match=r'REMAT_LOG must be "plans", or not set, got \'plan\': nothing is logged'):
         log_plans_if_asked("plan")
 

@@ -22,7 +22,6 @@ from remat.predict.time import modelled_time
 from remat.predict.time.known_devices import find_device
 
 H100 = "roofline:device=h100"
-NAMES = ["small-bert", "small-resnet"]
 
 
 def rivals(graph: Graph) -> dict[str, tuple[int, int, float]]:
@@ -44,8 +43,13 @@ def overhead_beside(graph: Graph, rival: str) -> float:
     return (solution.step.ns - default_ns) / (rival_ns - default_ns)
 
 
-@pytest.mark.parametrize("of", ["saved", "peak"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        *(("small-bert", "saved"), ("small-resnet", "saved"), ("small-resnet", "peak")),
+        pytest.param("small-bert", "peak", marks=deep),
+    ],
+)
 def test_no_one_liner_within_the_limit_is_faster_and_none_is_called_unreachable(name: str, of: str) -> None:
     graph = Corpus.open().graph(name)
     points = list(rivals(graph).values())
@@ -65,13 +69,13 @@ def test_at_the_peak_of_checkpointed_layers_a_step_has_a_quarter_less_overhead()
 
 def test_at_the_peak_of_checkpointed_layers_what_pays_in_one_layer_is_saved_in_all() -> None:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
-    graph = remat.capture(nn.TransformerEncoder(layer, 6, enable_nested_tensor=False), torch.randn(8, 64, 64))
-    assert overhead_beside(graph, "every layer checkpointed") < 0.65
+    graph = remat.capture(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), torch.randn(8, 64, 64))
+    assert overhead_beside(graph, "every layer checkpointed") < 0.55  # layer by layer, it is 0.66
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])
 def test_a_larger_budget_has_no_slower_step(of: str) -> None:
-    graph = Corpus.open().graph("small-bert")
+    graph = Corpus.open().graph("small-bert" if of == "saved" else "small-dropout-mlp")
     shares = [0.3, 0.6, 1.0] if of == "saved" else [0.6, 0.8, 1.0]
     steps = [remat.choose(graph, MemoryBudget(share, of=of, estimator=H100)).step for share in shares]
     times = [step.ns for step in steps if step is not None]

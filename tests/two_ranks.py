@@ -194,9 +194,12 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-def play(names: list[str]) -> None:
-    """Plays scenarios on this rank, prints from rank 0 the results of all, as JSON, and ends the process."""
-    dist.init_process_group("gloo")
+def play(store: str, rank: int, names: list[str]) -> None:
+    """Plays scenarios on this rank, prints from rank 0 the results of all, as JSON, and ends the process.
+
+    The ranks find each other by a file, the store: torch's launcher would be a third process that imports torch.
+    """
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     mine = {name: SCENARIOS[name]() for name in names}
     everyone: list[object] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
@@ -209,4 +212,5 @@ def play(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    play(["DDP"] if "DDP" in sys.argv else [name for name in SCENARIOS if name != "DDP"])
+    given_store, given_rank, *wanted = sys.argv[1:]
+    play(given_store, int(given_rank), wanted or [name for name in SCENARIOS if name != "DDP"])
