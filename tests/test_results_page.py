@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -240,6 +241,27 @@ def test_measured_steps_on_a_cpu() -> None:
         f"Step times beside PyTorch's: {figures}; {sum(step > 0.02 for step in steps)} of {len(steps)} are slower"
         in stated
     )
+
+
+def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> None:
+    page, rows = sentences(section("What PyTorch gives in one line, for an H100")), rows_of("users_table")
+    assert all(row["our_overhead"] <= row["rival_overhead"] + 1e-3 for row in rows)
+    assert all(row["our_peak_bytes"] <= row["peak_bytes"] for row in rows)
+    assert (
+        f"At all {len(rows)} points, our plan is not slower than PyTorch's plan, and does not exceed its peak" in page
+    )
+    slow = [row for row in rows if row["rival_overhead"] > 0.005]
+    less = [1 - row["our_overhead"] / row["rival_overhead"] for row in slow]
+    assert f"is {statistics.median(less):.0%} lower in the median of the {len(slow)} points" in page
+    layers = [part for row, part in zip(slow, less, strict=True) if row["rival"].startswith("every layer checkpointed")]
+    assert f"the overhead is {statistics.median(layers):.0%} lower in the median" in page
+    assert f"{max(layers):.0%} at best, {min(layers):.0%} at worst" in page
+    pairs = [(one, two) for one, two in pairwise(rows) if one["case"] == two["case"]]
+    slower = [two["our_overhead"] - one["our_overhead"] for one, two in pairs]
+    assert f"At {sum(each > 1e-3 for each in slower)} points, our step is more than 0.1% slower" in page
+    assert f"by {max(slower):.1%} at most" in page
+    seconds = [row["search_s"] for row in rows]
+    assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
 
 
 def figures(cell: str) -> list[str]:
