@@ -271,7 +271,7 @@ def test_the_versions_of_torch_agree() -> None:
     tried = re.findall(r"^TORCH \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
     short = [version.removesuffix(".0") for version in tried]
     for document in ("docs/running.md", "CONTRIBUTING.md"):
-        assert "{}, {} and {}".format(*short) in (ROOT / document).read_text()
+        assert f"{', '.join(short[:-1])} and {short[-1]}" in (ROOT / document).read_text()
     assert f'"torch>={short[0]}"' in (ROOT / "pyproject.toml").read_text()
 
 
