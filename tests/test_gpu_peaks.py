@@ -147,7 +147,7 @@ def test_the_page_of_gpus_states_the_plans_that_must_save_products() -> None:
     assert f"modelled {1 - none['modelled_ms'] / none['gtx_1650_ms']:.0%} too short" in sentences(page)
 
 
-def test_one_table_has_all_comparisons_with_real_gpus() -> None:
+def test_the_table_of_comparisons_states_the_peaks_of_the_rows() -> None:
     lines = section("All comparisons", EVIDENCE).splitlines()
 
     def require(start: str, *groups: list[float]) -> None:
@@ -163,7 +163,7 @@ def test_one_table_has_all_comparisons_with_real_gpus() -> None:
             [row[f"{what}_bytes"] / row[f"{gpu}_bytes"] - 1 for row in five] for what in ("before", "predicted")
         )
         require(start, before, now)
-    require("four more plans", [row["predicted_bytes"] / row["gtx_1650_bytes"] - 1 for row in four])
+    require("three more plans", [row["predicted_bytes"] / row["gtx_1650_bytes"] - 1 for row in four[1:]])
     for start, model in {
         "a GPT-2": "GPT-2 medium, 12",
         "a DiT": "DiT",

@@ -12,7 +12,7 @@ is copied for every head, and the call takes memory of its own. `allocated` repl
 
 The same source has four plans at budget 0.05 that must save the results of the down-projections of some layers, with
 the time of a step. We take these bytes out of the budget of PyTorch's knapsack. The other reading, that the budget
-remains for all else, gives peaks that are 9 % to 29 % too low. Times are modelled with the data sheet of a GTX 1650.
+remains for all else, gives peaks that are too low. Times are modelled with the data sheet of a GTX 1650.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ For training steps of published models: the predicted peak and the modelled step
 memory budgets 0.05 to 0.9, and of checkpointed layers (`remat.improve.one_liners`), of which those count that no other
 one beats in both; and ours by `MemoryBudget(of="peak")` within the peak of each. Steps are captured, and kernels and
 times are predicted, for an H100, those of ResNet-50 for an A100. No device was used.
+The rows of `stable-diffusion-unet` are older: its graph was captured for a CPU.
 """
 
 from __future__ import annotations

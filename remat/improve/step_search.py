@@ -174,7 +174,7 @@ class StepPlans:
         for start in (best, self._best(int(_LESS * limit_bytes))):  # a mixture may leave nothing to save
             if start is not None:
                 self._save_values(self._save_classes(start, limit_bytes), limit_bytes)
-        # What exceeds the limit if all layers save it may keep it if only the last layers do.
+        # Saving a value in all layers may exceed the limit, where saving it in the last layers alone does not.
         if (best := self._best(limit_bytes)) is not None:
             self._mix_with_better(best, limit_bytes)
 

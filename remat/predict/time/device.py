@@ -41,8 +41,8 @@ class DeviceProfile:
         source: where the figures come from.
         flops_fraction, bytes_fraction: the share of the two ceilings that large, well-shaped kernels reach; 1 for
             measured ceilings.
-        masked_attention_fraction: the share of the rate of matrix products at which fused attention runs if a mask is
-            one of its arguments. The default is a round figure, from whole steps on an H200 (cuDNN,
+        masked_attention_fraction: the share of the rate of matrix products at which fused attention on a GPU runs if
+            a mask is one of its arguments. The default is a round figure, from whole steps on an H200 (cuDNN,
             `experiments.accuracy.attention_rate`) and on a GTX 1650 (`experiments.accuracy.gpu_peaks`).
         host_bytes_per_s: the rate of copies between the device and pinned host memory in each direction, while the
             other direction is busy, too; 0 without a host, as on a CPU.
