@@ -8,8 +8,8 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import remat
-from costmodels import MemoryBudget
+from costmodels import ByteTraffic, MemoryBudget
 from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
@@ -131,8 +131,18 @@ def test_a_step_without_a_plan_of_ours_says_why() -> None:
             assert "torch.compile is switched off" in str(off.report())
 
 
+@dataclass(frozen=True)
+class HasAnotherBudget(ByteTraffic):
+    """Has an option with this name, and limits no memory."""
+
+    name: ClassVar[str] = "has-another-budget"
+
+    budget: str = ""
+
+
 @pytest.mark.parametrize(
-    ("cost_model", "told"), [("step-time", []), (MemoryBudget(0.5), ["budget: kept in each call"])]
+    ("cost_model", "told"),
+    [("step-time", []), (HasAnotherBudget(budget="money"), []), (MemoryBudget(0.5), ["budget: kept in each call"])],
 )
 def test_the_last_report_has_what_a_backend_by_name_planned(
     cost_model: object, told: list[str], caplog: pytest.LogCaptureFixture

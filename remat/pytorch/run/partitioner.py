@@ -179,9 +179,17 @@ class Partitioner(CustomPartitionerFn):
             remarks = {} if self.plans or mine.by in NO_OWN_BUDGET else remarks_on(graph, plan, request.cost_model)
             for about, remark in remarks.items():
                 ranks.warn(f"remat: {remark}", about)
-            told, made = tuple(remarks.values()), tuple(request.activation_inputs)
             planned.append(
-                PlannedGraph(graph, mine, self._plan_source(request), took, False, self.copy_stream, told, made)
+                PlannedGraph(
+                    graph,
+                    mine,
+                    self._plan_source(request),
+                    took,
+                    copy_stream=self.copy_stream,
+                    remarks=tuple(remarks.values()),
+                    activation_inputs=tuple(request.activation_inputs),
+                    limits_memory=request.cost_model.limits_memory and not self.plans,
+                )
             )
             return [node for node in joint_graph.nodes if node.name in handed]
 

@@ -65,6 +65,7 @@ class PlannedGraph:
     remarks: tuple[str, ...] = ()  # see `remat.pytorch.run.remarks`
     # names of inputs that earlier graphs of the run computed, as far as this is known when the graph is compiled.
     activation_inputs: tuple[str, ...] = ()
+    limits_memory: bool = False  # whether the cost model has a budget
 
     @property
     def plan(self) -> Plan:

@@ -142,7 +142,7 @@ class Report:
         alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
         is_known = self.limit_bytes is not None or not alone
         # With a backend by name, each call of a graph has the budget of its own.
-        apart = self.held_bytes is None and all("budget" in planned.cost_model.lower() for planned in self.graphs)
+        apart = self.held_bytes is None and all(planned.limits_memory for planned in self.graphs)
         if (apart or self.held_bytes is not None) and (missed or (is_known and not self.notes)):
             yield f"budget: {'not kept, see below' if missed else 'kept in each call' if apart else 'kept'}"
         if missed:
