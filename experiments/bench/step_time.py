@@ -13,7 +13,7 @@ from typing import Any
 
 import remat
 from costmodels import StepTime
-from experiments.bench.users_table import STEPS, device_of
+from experiments.bench.users_table import STEPS
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat import Choice, Corpus, Plan
@@ -22,10 +22,12 @@ from remat.improve.byte_budgets import default_plan
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
+DEVICES = STEPS | {"efficientnet-b0": "a100", "hf-convnext-tiny": "a100"}
+
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
     """Yields one row: by which part the plan of least `StepTime` saves more, and takes longer."""
-    graph, device = Corpus.open().graph(name), device_of(name)
+    graph, device = Corpus.open().graph(name), DEVICES[name]
     predictor = StepPredictor.of(graph, find_device(device), device)
     plans = remat.solve(StepTime(device).pose(graph)).plan, default_plan(graph)
 
@@ -51,7 +53,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 TABLE = ResultTable(
     "experiments.bench.step_time",
     "Plans of least step time, by single prices",
-    cases=lambda: (*STEPS, "efficientnet-b0", "hf-convnext-tiny"),
+    cases=lambda: dict(DEVICES),
     measure=compared,
     summary=summary,
 )

@@ -12,8 +12,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,24 +33,31 @@ from remat.improve.pareto_front import pareto_front
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
-STEPS = (
-    *("hf-llama3-8b-lora", "hf-llama3-8b-32k", "hf-mixtral-8x7b", "hf-vit-base", "resnet50-a100", "gpt2-medium-h100"),
-    *("hf-bert-large-sdpa", "hf-mamba2-130m", "dit-xl-2", "hf-t5-base", "hf-llama3-8b-h100", "stable-diffusion-unet"),
-)
+STEPS = {
+    "hf-llama3-8b-lora": "h100",
+    "hf-llama3-8b-32k": "h100",
+    "hf-mixtral-8x7b": "h100",
+    "hf-vit-base": "h100",
+    "resnet50-a100": "a100",
+    "gpt2-medium-h100": "h100",
+    "hf-bert-large-sdpa": "h100",
+    "hf-mamba2-130m": "h100",
+    "dit-xl-2": "h100",
+    "hf-t5-base": "h100",
+    "hf-llama3-8b-h100": "h100",
+    "stable-diffusion-unet": "h100",
+}
+"""The GPU of each step."""
 DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-base": "ViT-Base, H100"}
-
-
-def device_of(name: str) -> str:
-    """Returns the GPU of a graph: an A100 for networks over images, an H100 for all others."""
-    return "a100" if name in ("resnet50-a100", "efficientnet-b0", "hf-convnext-tiny") else "h100"
 
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
     """Compares the plans of one step: a row for each of PyTorch's plans that no other one of them beats."""
-    device = device_of(name)
-    # For heads of 160, as in the U-Net, it depends on torch's version whether it takes cuDNN's attention.
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION) if name == "stable-diffusion-unet" else nullcontext():
-        graph = capture(replace(recipes()[name], device=device))
+    device = STEPS[name]
+    recipe = replace(recipes()[name], device=device)
+    if name == "stable-diffusion-unet":  # whether torch takes cuDNN for heads of 160 depends on its version
+        recipe = replace(recipe, within=partial(sdpa_kernel, SDPBackend.FLASH_ATTENTION))
+    graph = capture(recipe)
     predictor = StepPredictor.of(graph, find_device(device), device)
     rivals: dict[str, tuple[int, float]] = {}
     for rival, saved in one_liners(predictor.graph):
@@ -68,7 +75,9 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
             "peak_bytes": peak_bytes,
             "rival_overhead": step_ns / default_ns - 1,
             "our_overhead": None if ours is None else ours / default_ns - 1,
-            "our_peak_bytes": solution.plan and remat.timeline(predictor.graph, solution.plan).peak_bytes,
+            "our_peak_bytes": None
+            if solution.plan is None
+            else remat.timeline(predictor.graph, solution.plan).peak_bytes,
             "search_s": round(seconds, 1),
         }
 
@@ -119,7 +128,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
 TABLE = ResultTable(
     "experiments.bench.users_table",
     "Our plans beside what PyTorch gives in one line",
-    cases=lambda: STEPS,
+    cases=lambda: dict(STEPS),
     measure=compared,
     summary=summary,
     draw=draw,

@@ -22,13 +22,19 @@ from torch.nn import functional
 Made = tuple[nn.Module, tuple[Any, ...]]
 
 
-def language_sizes(width: int, inner: int, layers: int, heads: int, shared_heads: int, words: int) -> dict[str, Any]:
+def language_sizes(*, width: int, inner: int, layers: int, heads: int, key_heads: int, words: int) -> dict[str, Any]:
     """Names the sizes of a language model as `transformers` does."""
-    heads_named = {"num_attention_heads": heads, "num_key_value_heads": shared_heads, "vocab_size": words}
-    return {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, **heads_named}
+    return {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_heads,
+        "vocab_size": words,
+    }
 
 
-_TEXT = language_sizes(64, 128, 2, 4, 2, 128) | {
+_TEXT = language_sizes(width=64, inner=128, layers=2, heads=4, key_heads=2, words=128) | {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,

@@ -80,7 +80,8 @@ class SumOfStates(nn.Module):
 
 def thin_llama(words: tuple[int, int] = (2, 1024), layers: int = 32) -> Sample:
     """Makes the Llama of which peaks on other people's GPUs were published (`experiments.accuracy.gpu_peaks`)."""
-    model = _hugging_face("LlamaModel", "LlamaConfig", language_sizes(256, 688, layers, 8, 8, 1000))
+    sizes = language_sizes(width=256, inner=688, layers=layers, heads=8, key_heads=8, words=1000)
+    model = _hugging_face("LlamaModel", "LlamaConfig", sizes)
     return SumOfStates(model), _words(*words, 1000)
 
 
@@ -106,8 +107,9 @@ def _unet(images: int, side: int) -> Sample:
     return UNet(), (torch.randn(images, 3, side, side), torch.randint(2, (images, side, side)))
 
 
-_SMALL, _LLAMA_3 = language_sizes(256, 688, 4, 4, 2, 8000), language_sizes(4096, 14336, 4, 32, 8, 128256)
-_LLAMA_2 = language_sizes(4096, 11008, 6, 32, 32, 32000)
+_SMALL = language_sizes(width=256, inner=688, layers=4, heads=4, key_heads=2, words=8000)
+_LLAMA_3 = language_sizes(width=4096, inner=14336, layers=4, heads=32, key_heads=8, words=128256)
+_LLAMA_2 = language_sizes(width=4096, inner=11008, layers=6, heads=32, key_heads=32, words=32000)
 
 CASES = (
     Case("GPT-2, 3 layers", partial(_gpt2, 3, 256, 4, (8, 256), 8000, labels=False), "cpu"),

@@ -292,8 +292,8 @@ KERNEL_ZOO: dict[str, Callable[[], Sample]] = {
 """Makers of models and their inputs, by name; set a seed before the call."""
 
 ZOO_INSTANCES = (
-    *("small-dropout-mlp", "small-layernorm-gelu-mlp", "small-evonorm", "small-mlp-mixer", "small-bert"),
-    *("small-gpt-fused-attention", "small-resnet", "small-lstm-cells", "small-gpt-attention-written-out"),
+    "small-dropout-mlp", "small-layernorm-gelu-mlp", "small-evonorm", "small-mlp-mixer", "small-bert",
+    "small-gpt-fused-attention", "small-resnet", "small-lstm-cells", "small-gpt-attention-written-out",
     "small-nn-transformerencoder",
-)
+)  # fmt: skip
 """Their graphs in the corpus, the smallest first."""
