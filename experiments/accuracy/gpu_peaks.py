@@ -23,9 +23,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -33,11 +32,11 @@ from experiments.accuracy.cuda_allocator import allocated_peak
 from experiments.models.measured_models import BUDGETED, thin_llama
 from experiments.report.markdown import bullets
 from experiments.report.result_table import RESULTS, ResultTable, Row
-from remat import Choice, Graph
+from remat import Choice, Graph, Plan
 from remat.predict.buffers import StepMemory
 from remat.predict.time import modelled_time
 from remat.predict.time.device import DeviceProfile
-from remat.pytorch.measure.torch_budgets import legal_plans, torchs_choice_at, torchs_plans
+from remat.pytorch.measure.torch_budgets import legal_plans, plan_that_saves, torchs_choice_at, torchs_plans
 from remat.pytorch.read.capture import device_facts, visit_joint_graphs
 from remat.pytorch.read.extract import extract
 
@@ -46,49 +45,61 @@ PUBLISHED = {0.05: 904_102_912, 0.1: 583_965_696, 0.15: 383_622_144, 0.2: 415_06
 BEFORE = {0.05: 900_800_000, 0.1: 520_800_000, 0.15: 347_500_000, 0.2: 379_600_000, 0.3: 437_600_000}
 """Predicted peaks in bytes, to a tenth of a megabyte, by budget."""
 
-PLANS = (
-    (frozenset[int](), 904_102_912, 780.6),
-    (frozenset({0, 4, 9, 13, 18, 22, 27, 31}), 853_517_312, 794.1),
-    (frozenset({*range(0, 16, 2), *range(17, 32, 2)}), 777_626_624, 809.3),
-    (frozenset(range(32)) - {2, 6, 10, 14, 17, 21, 25, 29}, 703_028_224, 822.7),
-)
-"""Layers whose down-projection is saved, and the published peak in bytes and step in milliseconds."""
+FORCED_PLANS = {
+    frozenset[int](): (904_102_912, 780.6),
+    frozenset({0, 4, 9, 13, 18, 22, 27, 31}): (853_517_312, 794.1),
+    frozenset({*range(0, 16, 2), *range(17, 32, 2)}): (777_626_624, 809.3),
+    frozenset(range(32)) - {2, 6, 10, 14, 17, 21, 25, 29}: (703_028_224, 822.7),
+}
+"""Layers whose down-projection is saved: the published peak in bytes, and step in milliseconds."""
 
 GTX_1650 = DeviceProfile("NVIDIA GTX 1650", {"float32": 2.98e12}, 128e9, 4000.0, "data sheet", 0.7, 0.9)
 
 
 def compared(case: str) -> Iterator[Row]:
-    """Predicts the peak of each plan: a row for each."""
+    """Predicts the peak and the step of each plan: a row for each."""
     with FakeTensorMode():
         model, args = thin_llama()
         if case == FORCED:
-            yield from _forced(model.train(), args)
-            return
-        ((graph, plans),) = torchs_plans(model.train(), *args, budgets=PUBLISHED, device="h200")
-    rows = json.loads((RESULTS / "measured_steps.json").read_text())["rows"]
-    thin = {row["way"]: row["peak_bytes"] for row in rows if row["case"].startswith(CASE)}
-    for budget, plan in legal_plans(graph, plans).items():
+            graph, plans = _forced_plans(model.train(), *args)
+        else:
+            ((graph, plans),) = torchs_plans(model.train(), *args, budgets=PUBLISHED, device="h200")
+    memory, published = StepMemory(graph), _forced() if case == FORCED else _at_budgets()
+    for key, plan in legal_plans(graph, plans).items():
+        saved = Choice.from_plan(graph, plan).saved
         yield {
-            "budget": budget,
-            "gtx_1650_bytes": PUBLISHED[budget],
-            "h200_bytes": thin[f"{BUDGETED}{budget}"],
-            "before_bytes": BEFORE[budget],
-            **_predicted(graph, Choice.from_plan(graph, plan)),
+            **published[key],
+            "predicted_bytes": memory.peak(saved),
+            "allocated_bytes": allocated_peak(memory.lifetimes(saved)),
+            "modelled_ms": round(modelled_time(graph, memory.kernels(saved), GTX_1650).ns / 1e6, 1),
         }
 
 
-def _predicted(graph: Graph, choice: Choice) -> Row:
-    memory = StepMemory(graph)
+def _at_budgets() -> dict[float, Row]:
+    rows = json.loads((RESULTS / "measured_steps.json").read_text())["rows"]
+    thin = {row["way"]: row["peak_bytes"] for row in rows if row["case"].startswith(CASE)}
     return {
-        "predicted_bytes": memory.peak(choice.saved),
-        "allocated_bytes": allocated_peak(memory.lifetimes(choice.saved)),
-        "modelled_ms": round(modelled_time(graph, memory.kernels(choice.saved), GTX_1650).ns / 1e6, 1),
+        budget: {
+            "budget": budget,
+            "gtx_1650_bytes": peak_bytes,
+            "h200_bytes": thin[f"{BUDGETED}{budget}"],
+            "before_bytes": BEFORE[budget],
+        }
+        for budget, peak_bytes in PUBLISHED.items()
     }
 
 
-def _forced(model: Any, args: Any) -> Iterator[Row]:
+def _forced() -> dict[float, Row]:
+    return {
+        len(layers): {"budget": 0.05, "forced": len(layers), "gtx_1650_bytes": peak_bytes, "gtx_1650_ms": step_ms}
+        for layers, (peak_bytes, step_ms) in FORCED_PLANS.items()
+    }
+
+
+def _forced_plans(model: nn.Module, *args: torch.Tensor) -> tuple[Graph, dict[float, Plan]]:
+    """Returns PyTorch's plans that must save down-projections, by the number of these layers."""
     graphs: list[Graph] = []
-    plans: dict[float, Any] = {}
+    plans: dict[float, Plan] = {}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
@@ -101,29 +112,18 @@ def _forced(model: Any, args: Any) -> Iterator[Row]:
             if node.target is torch.ops.aten.mm.default and node_info.is_required_fw(node)
             if (layer := re.search(r"layers\D+(\d+)\D+down_proj", str(node.meta.get("nn_module_stack"))))
         }
-        for number, (layers, *_) in enumerate(PLANS):
-            saved = [node for node, layer in products.items() if layer in layers]
-            for node in saved:
+        for layers in FORCED_PLANS:
+            forced = [node for node, layer in products.items() if layer in layers]
+            for node in forced:
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            chosen = torchs_choice_at(joint_graph, node_info, 0.05 - sum(size[node] for node in saved) / span)
-            for node in saved:
+            saved = torchs_choice_at(joint_graph, node_info, 0.05 - sum(size[node] for node in forced) / span)
+            for node in forced:
                 del node.meta["recompute"]
-            names = {node.name for node in chosen}
-            mask = np.array([name in names for name in graph.names], np.bool_)
-            plans[number] = Choice.from_saved(graph, mask).plan(graph)
+            plans[len(layers)] = plan_that_saves(graph, saved)
         graphs.append(graph)
 
     visit_joint_graphs(read, model, *args, device="h200")
-    for number, plan in legal_plans(graphs[0], plans).items():
-        layers, peak_bytes, step_ms = PLANS[int(number)]
-        predicted = _predicted(graphs[0], Choice.from_plan(graphs[0], plan))
-        yield {
-            "budget": 0.05,
-            "forced": len(layers),
-            "gtx_1650_bytes": peak_bytes,
-            **predicted,
-            "gtx_1650_ms": step_ms,
-        }
+    return graphs[0], plans
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:

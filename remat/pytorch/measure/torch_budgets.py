@@ -43,7 +43,7 @@ def torchs_plans(
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
-        chosen = {budget: _plan(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in shares}
+        chosen = {budget: plan_that_saves(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in shares}
         plans.append((graph, chosen))
 
     visit_joint_graphs(read, model, *args, **kwargs)
@@ -80,7 +80,7 @@ def torchs_plans_of(
         chosen: list[fx.Node] = []
         for budget in budgets:
             chosen = torchs_choice_at(joint_graph, node_info, budget)
-            plans[budget] = _plan(graph, chosen)
+            plans[budget] = plan_that_saves(graph, chosen)
         return chosen
 
     with for_device():
@@ -106,7 +106,8 @@ def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> li
         return torchs_choice(joint_graph, node_info)
 
 
-def _plan(graph: Graph, nodes: list[fx.Node]) -> Plan:
+def plan_that_saves(graph: Graph, nodes: list[fx.Node]) -> Plan:
+    """Returns the plan that saves the values of these nodes."""
     names = {node.name for node in nodes}
     saved = np.array([name in names for name in graph.names], np.bool_)
     return Choice.from_saved(graph, saved).plan(graph)
