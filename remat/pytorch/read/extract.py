@@ -18,6 +18,7 @@ from remat.facts.graph import Graph, Region
 from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.call_flops import flops_of
 from remat.pytorch.read.call_text import call_texts
+from remat.pytorch.read.discrete_choices import CHOSEN, discrete_choices
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
@@ -63,6 +64,9 @@ class _Reader:
         view[consumers[storage[producers] == storage[consumers]]] = True
         returned = self.end.args[0]
         cannot_save, cannot_recompute = self._rules(base, values)
+        # The user may say that a choice is repeated exactly.
+        choices = discrete_choices(ops, values, self.inputs, region == int(Region.FORWARD))
+        cannot_recompute = cannot_recompute.also(choices & ~marked[CheckpointPolicy.MUST_RECOMPUTE], CHOSEN)
         notes = Notes.of(self.metas)
         places = cache(lambda: [*zip(*places_of(notes, producers, consumers), strict=True)])
         symbolic = {nodes[i] for i, dtype in enumerate(values.dtypes) if dtype == "symint"}
