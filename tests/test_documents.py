@@ -105,6 +105,13 @@ def test_a_page_says_for_whom_it_is_and_is_short(document: str) -> None:
     assert len((ROOT / document).read_text().split()) <= (1300 if document == "CONTRIBUTING.md" else 1200)
 
 
+@pytest.mark.parametrize("document", PAGES)
+def test_a_formula_within_a_sentence_stays_on_one_line(document: str) -> None:
+    """A second line that begins with a minus would become a list."""
+    prose = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if line.count("$") % 2] == []
+
+
 @pytest.mark.parametrize(
     ("document", "path", "draw"),
     [
