@@ -9,7 +9,7 @@ import pkgutil
 import re
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +63,16 @@ LONG = "docs/howto/out_of_memory.md"
 WITH_CODE = [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()]
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """On a CPU, what fused attention takes depends on the number of threads, and so do plans."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("document", deep_except([name for name in WITH_CODE if name != LONG], WITH_CODE))
 def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program; those of CONTRIBUTING are modules, tested below.
