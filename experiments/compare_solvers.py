@@ -1,14 +1,14 @@
 """Runs every solver on every instance of the corpus under several cost models: `python -m experiments.compare_solvers`.
 
 Each solve runs in a process that is killed at the time limit (10 s; a solver that keeps a limit itself has time to
-build its model and to stop), and each answer is checked. Seconds are of the solver alone: of wall time, without
-posing, imports and checks.
+build its model and to stop), and each answer is checked. Seconds are of the solver alone: of wall time, without posing,
+imports and checks.
 
 *Solved*: a plan that costs at most 0.1% more than the best bound of any solver. *Certified*: proven, and the proof
-verified without trusting the solver. *x fastest*: seconds of the solver, to those of the fastest, over the instances
-that it solved; the geometric mean, and the worst. *Gap*: of its plans to the best bound of any solver, as a share of
-that bound. *Refused*: the solver does not take the problem, and says so. Without a budget, a solver that is not exact
-(`lagrangian`, the knapsacks, `portfolio`) is one cut by the default flow solver.
+verified without trusting the solver. *x fastest*: how many times as long as the fastest solver it took, on the
+instances that it solved; the geometric mean, and the worst. *Gap*: how much more its plans cost than the best bound of
+any solver, as a share of that bound. *Refused*: the solver does not take the problem, and says so. Without a budget, a
+solver that is not exact (`lagrangian`, the knapsacks, `portfolio`) is one cut by the default flow solver.
 """
 
 from __future__ import annotations

@@ -85,7 +85,10 @@ def main(
     graph = remat.capture(model, *args)
     best = remat.solve(ByteTraffic().pose(graph))
     assert best.is_proven
-    console.print(f"Saving moves {human_bytes(best.objective or 0)}, and no plan moves less: {best.certificate}.")
+    console.print(
+        f"The saves of the plan with the least memory traffic move {human_bytes(best.objective or 0)}, and no plan "
+        f"moves less: {best.certificate}."
+    )
     half = remat.solve(MemoryBudget(0.5).pose(graph))
     console.print(
         f"With half of what PyTorch saves, recomputing takes {half.objective:,} ns (estimated), and no plan takes less "

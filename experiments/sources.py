@@ -2,17 +2,19 @@
 
 `counted` rows have the published size (2^25 elements a tensor) and an A100 of 40 GB, without a GPU: TorchInductor
 schedules Triton kernels for tensors without contents, and nothing runs. `accesses` are the bytes that kernels read and
-write, over those of the argument; `saved` is what is kept between the passes beside the arguments, and `held` with
-argument and output, over the same. A modelled time (`remat.predict.time.modelled_time`) adds up kernels: each takes the
-time of its bytes at the reached bandwidth or of its arithmetic at the reached rate, whichever is longer, and a launch.
+write, divided by the bytes of the argument. `saved` is what is kept between the passes besides the arguments, and
+`held` includes argument and output; both are divided in the same way. A modelled time
+(`remat.predict.time.modelled_time`) adds up kernels: each takes the time of its bytes at the reached bandwidth or of
+its arithmetic at the reached rate, whichever is longer, and a launch.
 
-`timed` rows are of 2^22 elements on this machine: medians of steps that all strategies take in turns, outputs and
-gradients compared with eager's; of EvoNorm, whose post does not name its GPU, at (8, 32, 64, 64).
+`timed` rows are of 2^22 elements on this machine; for EvoNorm, whose post does not name its GPU, of shape (8, 32, 64,
+64). They are medians of steps; all strategies take turns, and their outputs and gradients are compared with eager
+mode's.
 
-GeLU: the paper, Table 1. Its row with checkpointing and the one without have each other's activations, as section 2.2
-says; the paper does not print its GeLU, and ours has fewer operators. Cosines: the paper's f1 (section 2.3), and the
-post. Mask: the paper's f2; the random numbers are saved by a plan made by hand, as autograd keeps the mask. EvoNorm:
-the post, which does not say which; ours is EvoNorm-S0 of 32 groups. "Everything recomputed" saves nothing but
+GeLU: the paper, Table 1. There, the activations of the rows with and without checkpointing are exchanged, as section
+2.2 shows. The paper does not print its GeLU, and ours has fewer operators. Cosines: the paper's f1 (section 2.3), and
+the post. Mask: the paper's f2; the random numbers are saved by a plan made by hand, as autograd keeps the mask.
+EvoNorm: the post, which does not say which; ours is EvoNorm-S0 of 32 groups. "Everything recomputed" saves nothing but
 arguments.
 """
 

@@ -75,7 +75,7 @@ class Knapsack(Solver):
 
 @dataclass(frozen=True)
 class GreedyKnapsack(Knapsack):
-    """Picks the items with the largest worth per byte first, as long as they fit."""
+    """Picks the items in the order of their worth per byte, as long as they fit."""
 
     name: ClassVar[str] = "knapsack-greedy"
 
@@ -85,7 +85,7 @@ class GreedyKnapsack(Knapsack):
 
 @dataclass(frozen=True)
 class DynamicKnapsack(Knapsack):
-    """Picks by dynamic programming over at most 10,000 slots.
+    """Picks the items by dynamic programming, with the budget divided into at most 10,000 slots.
 
     A slot is the greatest common divisor of the sizes if that is large enough, and then the picks are optimal.
     Otherwise sizes are rounded up to slots, so that the picks fit (PyTorch rounds to the nearest slot), and the space

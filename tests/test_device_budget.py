@@ -97,7 +97,7 @@ def test_what_is_too_small_says_what_takes_how_much() -> None:
         step(x)
     limit = forecast(model, x, budget=MemoryBudget(0.0, of="peak")).plans[-1].peak_bytes - 100
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="device"), codegen=False)
-    with pytest.raises((Infeasible, LimitReached), match=rf"of {limit} bytes, \d+ are left for the two passes"):
+    with pytest.raises((Infeasible, LimitReached), match=rf"\d+ of {limit} bytes are left for the two passes"):
         step(x)
 
 

@@ -9,7 +9,7 @@ import pkgutil
 import re
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +63,16 @@ LONG = "docs/howto/out_of_memory.md"
 WITH_CODE = [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()]
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """On a CPU, what fused attention takes depends on the number of threads, and so do plans."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("document", deep_except([name for name in WITH_CODE if name != LONG], WITH_CODE))
 def test_the_code_of_the_documents_runs(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page are one program; those of CONTRIBUTING are modules, tested below.
@@ -103,6 +113,13 @@ def test_a_page_says_for_whom_it_is_and_is_short(document: str) -> None:
     assert first.startswith(("For people who ", "For people whose "))
     assert "" in rest[:2], "two lines"
     assert len((ROOT / document).read_text().split()) <= (1300 if document == "CONTRIBUTING.md" else 1200)
+
+
+@pytest.mark.parametrize("document", PAGES)
+def test_a_formula_within_a_sentence_stays_on_one_line(document: str) -> None:
+    """A second line that begins with a minus would become a list."""
+    prose = re.sub(r"^```.*?^```", "", (ROOT / document).read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if line.count("$") % 2] == []
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 The steps are those of PyTorch's ways in `experiments.bench.measured_steps`; attention was not timed alone. Each step is
 modelled with attention at the rate of matrix products (`attention_s` and `rest_s`), and as it is modelled now
-(`now_s`). For each model, least squares of the relative errors say how many times as long as modelled the two parts
-took. The graphs are captured for an H200 on a machine without a GPU.
+(`now_s`). For each model, a fit of both parts (least squares of the relative errors) says how many times as long as
+modelled each part took. The graphs are captured for an H200 on a machine without a GPU.
 """
 
 from __future__ import annotations

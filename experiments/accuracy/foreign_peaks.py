@@ -107,9 +107,9 @@ def summary(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield (
         f"Of {len(limited)} steps with a limit of the peak {sum(row['real'] <= row['limit'] for row in limited)} stay "
         f"within it. {sum(row['reached'] for row in limited)} keep the share that was asked for; for the others it was "
-        f"raised. The check says the very peak of {sum(row['checked'] == row['real'] for row in limited)} of them. In "
-        f"{sum('before it' in row['note'] for row in limited)}, plans were passed over that were predicted to keep the "
-        f"limit. {len(rows) - len(single)} steps have several graphs, or none: no prediction is for all of them."
+        f"raised. The check is exact for {sum(row['checked'] == row['real'] for row in limited)} of them. In "
+        f"{sum('before it' in row['note'] for row in limited)}, the check rejected plans that were predicted to keep "
+        f"the limit. {len(rows) - len(single)} steps have several graphs, or none, and so no prediction of the peak."
     )
     half = [row["saved"] / row["default_saved"] for row in rows if row["plan"] == HALF and row.get("default_saved")]
     if half:

@@ -173,8 +173,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     wrong = [f"{row['case']}, {row['plan']}: {row['error']}" for row in rows if row["error"]]
     return [
         "Errors are relative to what the GPU did: the median of their sizes over the plans, and the largest one. The "
-        "peak of the first plan is not compared: in the small models it was 31 to 36 MiB higher than predicted, by its "
-        "size what cuBLAS allocates at first and keeps. Times are of the large models alone.",
+        "peak of the first plan is not compared: in the small models it was 31 to 36 MiB higher than predicted, about "
+        "as much as cuBLAS allocates in its first call and keeps. Times are of the large models alone.",
         table(headings, lines),
         f"Wrong: {'; '.join(wrong)}" if wrong else "Outputs and gradients were eager's in every step.",
     ]

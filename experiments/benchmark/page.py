@@ -56,16 +56,16 @@ def markdown(folder: Path) -> str:
     ]
     return page(
         f"The benchmark {folder.name}: best known answers",
-        "What is asked, and how to answer it, stands in [the benchmark](../../docs/benchmark.md). `python -m "
+        "[The benchmark](../../docs/benchmark.md) says what is asked, and how to answer it. `python -m "
         "experiments.benchmark run` and `anneal` found these answers, and `check.py` agrees with each of them. "
         f"`experiments/benchmark/{folder.name}/answers.csv` has all rows, with objectives, bounds, how they are known, "
         "and who found them when, in how many seconds.",
         bullets(_counts(rows, of) for of in ("saved", "peak")),
         section(
             "Rows",
-            "*easy*: the default solver proved the optimum within a minute. *hard*: it took longer, another solver, "
-            "or CP-SAT from the best known answer on. A percentage: the row is open, and that part of the objective is "
-            "above the best known bound. "
+            "*easy*: the default solver proved the optimum within a minute. *hard*: the proof took longer, or needed "
+            "another solver, or CP-SAT that began at the best known answer. A percentage: the row is open, and this "
+            "share of the objective is above the best known bound. "
             "Names in bold are the *benchmark*, the others the rest of the *collection*.",
             table(["instance", "values", *budgets], lines),
         ),

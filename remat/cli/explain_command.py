@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from remat.cli.option_groups import Question
 from remat.cli.options import GraphFile
@@ -29,4 +30,4 @@ def explain(
     """
     with waiting("solving"):
         explanation = explanation_of(Graph.load(graph), value, question.model(), question.chosen_solver())
-    return as_told(explanation), (explanation,)
+    return as_told(explanation), (Text(str(explanation)),)

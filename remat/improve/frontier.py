@@ -239,7 +239,7 @@ class Frontier:
         Args:
             path: where to write the picture; the suffix says the format: .svg, .png, .pdf. None writes nothing.
             other_points: (saved bytes, cost) of other plans, by a label for the legend; `price` computes such pairs.
-            beside: the old name of `other_points`; it goes in 0.4.
+            beside: the old name of `other_points`; 0.4 removes it.
 
         Raises:
             NotInstalled: matplotlib is missing.
@@ -248,9 +248,7 @@ class Frontier:
         from remat.improve.frontier_plot import draw
 
         if beside is not None:
-            warnings.warn(
-                "Frontier.plot(beside=) is other_points= now; it goes in 0.4", DeprecationWarning, stacklevel=2
-            )
+            warnings.warn("plot(beside=) is other_points= now; 0.4 removes it", DeprecationWarning, stacklevel=2)
             other_points = beside
         between = [point.point for point in self.points if not point.is_vertex]
         vertices = [point.point for point in self.vertices]

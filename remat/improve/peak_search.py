@@ -297,8 +297,8 @@ def _bounded(relaxations: Sequence[Problem], limit_bytes: int) -> tuple[Problem,
         bounds = [(relaxed, *_proven(relaxed)) for relaxed in relaxations]
     except Infeasible as conflict:
         raise Infeasible(
-            f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, beside what every plan holds, "
-            f"{conflict}"
+            f"no plan has a peak of at most {limit_bytes} bytes. At the tightest step, with the memory that every "
+            f"plan holds, {conflict}"
         ) from None
     return max(bounds, key=lambda one: one[1])
 

@@ -148,7 +148,7 @@ def traffic_frontier(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> TrafficFrontier:
-    """Searches for the plans that move least at each of some budgets of saved bytes.
+    """Searches for the plan that moves the fewest bytes, at each of several budgets of saved bytes.
 
     Candidates are the vertices of exact convex hulls, mixtures of neighbours, and what a local search finds from the
     best of them. All are scored by prediction. The oracle then counts the starts, and the best candidates of each

@@ -336,7 +336,7 @@ def _words(name: str, other: Alternative, unit: str) -> list[str]:
     )
     changes = [f"{verb} {_listed(others)}" for verb, names in steps if (others := _without(names, (name,)))]
     which = "The best such plan" if other.proven else "The one that was found"
-    return [sentence, f"{which} would {'; '.join(changes)}."] if changes else [sentence]
+    return [sentence, f"{which} would {'; would '.join(changes)}."] if changes else [sentence]
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -48,7 +48,7 @@ def refine(
     progress: Progress | None = None,
     device: str | None = None,
 ) -> Refined:
-    """Improves a plan by local moves: save a value more, save a value less, or swap two.
+    """Improves a plan by local moves: save one more value, save one value less, or swap two.
 
     See `remat.improve.refine` for the search and for what it promises.
 

@@ -32,7 +32,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Refined:
-    """Holds the best plan found. The oracle rates no start that keeps the limits better than it.
+    """Holds the best plan found. By the oracle, no start that keeps the limits is better.
 
     Attributes:
         plan: a legal plan for the whole graph.

@@ -57,7 +57,7 @@ _ADA = {
     "float8_e5m2": 330.3e12,
 }
 _SHEET = "NVIDIA {} Tensor Core GPU data sheet"
-_HALVED = "; its figures with sparsity halved"
+_HALVED = "; its figures for sparse matrices, halved"
 
 KNOWN: dict[str, DeviceProfile] = {
     "h200": _gpu("NVIDIA H200 SXM", _HOPPER, 4.8e12, _PCIE_5, _SHEET.format("H200") + _HALVED),

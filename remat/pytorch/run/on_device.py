@@ -65,7 +65,7 @@ def plan_on_device(
     except (Infeasible, LimitReached) as error:
         tightest = limits.index(min(limits))
         raise type(error)(
-            f"of {cost_model.device_limits[tightest].bytes} bytes, {limits[tightest]} are left for the two passes "
+            f"{limits[tightest]} of {cost_model.device_limits[tightest].bytes} bytes are left for the two passes "
             f"({fixed[tightest]}), and {error}"
         ) from error
 
