@@ -4,7 +4,6 @@ For training steps of published models: the predicted peak and the modelled step
 memory budgets 0.05 to 0.9, and of checkpointed layers (`remat.improve.one_liners`), of which those count that no other
 one beats in both; and ours by `MemoryBudget(of="peak")` within the peak of each. Steps are captured, and kernels and
 times are predicted, for an H100, those of ResNet-50 for an A100. No device was used.
-The rows of `stable-diffusion-unet` are older: its graph was captured for a CPU.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
     if layers:
         lines.append(
-            f"at the peaks of checkpointed layers: {statistics.median(layers):.0%} less in the median, best "
+            f"at the peaks of every layer checkpointed: {statistics.median(layers):.0%} less in the median, best "
             f"{max(layers):.0%}, worst {min(layers):.0%}"
         )
     return [bullets(lines)]
