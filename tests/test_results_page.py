@@ -103,6 +103,16 @@ def test_predicted_peaks_of_compiled_steps() -> None:
     assert f"{near[0]} of the {len(rows)} steps are within 3%, {near[1]} within 10%" in STATED
 
 
+def test_how_often_a_share_of_the_peak_is_reached() -> None:
+    """The page for people whose run does not fit names a share that most models reach."""
+    shares = [row["budget"] / row["fastest"] for row in rows_of("peak_budgets")]
+    reached = {share: sum(one <= share for one in shares) for share in (0.8, 0.5)}
+    page = (ROOT / "docs" / "howto" / "out_of_memory.md").read_text()
+    assert f"{reached[0.8]} reach 80%, and {reached[0.5]} reach 50%" in page
+    assert f"Of {len(shares)} [small models]" in page
+    assert reached[0.8] > len(shares) / 2
+
+
 def test_a_gpu_beside_what_was_known_without_one() -> None:
     rows = rows_of("gpu_compared")
     models = [[row for row in rows if row["case"] == case] for case in dict.fromkeys(row["case"] for row in rows)]
