@@ -31,7 +31,7 @@ from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
-from remat.words import counted
+from remat.words import counted, human_bytes
 from tests.depth import deep
 
 
@@ -176,6 +176,7 @@ def test_a_limit_is_kept_where_a_library_takes_most() -> None:
     with no_cpu_kernels():
         real = peak_of(step, model, x)
     assert step.report().as_frame().checked_peak_bytes.tolist() == [real]
+    assert f"; peak {human_bytes(real)}, " in str(step.report())
 
 
 def test_copies_of_filters_are_reported() -> None:

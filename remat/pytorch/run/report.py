@@ -130,7 +130,8 @@ class Report:
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
         told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
         if len(rows) == 1:  # the peaks of several graphs cannot be added
-            told += f"; peak {_size_and_share(rows[0]['peak_bytes'], rows[0]['default_peak_bytes'])} of it"
+            predicted, default = rows[0]["peak_bytes"], rows[0]["default_peak_bytes"]
+            told += f"; peak {_size_and_share(predicted, default, rows[0]['checked_peak_bytes'])} of it"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
         ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
@@ -355,8 +356,11 @@ def _total(rows: list[dict[str, Any]], *columns: str) -> float | None:
     return None if None in counts else sum(counts)
 
 
-def _size_and_share(count: float | None, default: float | None) -> str:
-    return "unknown" if count is None else f"{human_bytes(int(count))}, {f'{count / default:.0%}' if default else '-'}"
+# If the size was also checked, it is told; PyTorch's was not, so the share is that of the two predictions.
+def _size_and_share(count: float | None, default: float | None, checked: int | None = None) -> str:
+    if (size := checked or count) is None:
+        return "unknown"
+    return f"{human_bytes(int(size))}, {f'{count / default:.0%}' if count and default else '-'}"
 
 
 def _size(count: int | None) -> str:
