@@ -40,17 +40,17 @@ _noise = torch.Generator()
 
 # The errors are large, so that they change choices among few tokens.
 @torch.library.custom_op("remat_tests::rounded_anew", mutates_args=())
-def rounded_anew(x: Tensor) -> Tensor:
+def rounded_anew(x: Tensor, share: float = 0.25) -> Tensor:
     """Returns its argument with other rounding errors at each call, as another kernel would."""
-    return x + x * (torch.rand(x.shape, generator=_noise) - 0.5).to(x.dtype) * 2**-2
+    return x + x * (torch.rand(x.shape, generator=_noise) - 0.5).to(x.dtype) * share
 
 
 @rounded_anew.register_fake
-def _(x: Tensor) -> Tensor:
+def _(x: Tensor, share: float = 0.25) -> Tensor:
     return torch.empty_like(x)
 
 
-rounded_anew.register_autograd(lambda ctx, gradient: gradient)
+rounded_anew.register_autograd(lambda ctx, gradient: (gradient, None))
 
 
 class Experts(nn.Module):
@@ -159,10 +159,58 @@ def nearest(x: Tensor, weight: Tensor) -> Tensor:
     return weight[(x[:, None] - weight).abs().argmin(1)] * x
 
 
+@torch.library.custom_op("remat_tests::best", mutates_args=())
+def best(x: Tensor) -> Tensor:
+    return x.argmax(-1)
+
+
+@best.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape[:-1], dtype=torch.long)
+
+
+def by_code(x: Tensor, weight: Tensor) -> Tensor:
+    z = (x * weight).tanh() * 3
+    return weight[(z + (z.round() - z).detach() + 3).long()] * z
+
+
+def sampled(x: Tensor, weight: Tensor) -> Tensor:
+    grid = (x * weight).view(1, 2, 2, 2).tanh()
+    return F.grid_sample(x.view(1, 1, 2, 4), grid, align_corners=True)
+
+
+def within_capacity(x: Tensor, weight: Tensor) -> Tensor:
+    positive = x * weight > 0
+    return x * weight * (positive & (positive.cumsum(0) <= 2))
+
+
 CASES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[str]]] = {
     "the nearest vector": (nearest, ["argmin.default"]),
     "the largest number with its place": (lambda x, weight: (x * weight).max(0).values * x, ["max.dim"]),
     "a mask that becomes an index": (above_their_mean, ["gt.Tensor"]),
+    "the largest numbers": (
+        lambda x, weight: x * weight * (x * weight >= (x * weight).topk(2)[0][-1]),
+        ["topk.default", "ge.Tensor"],
+    ),
+    "the largest number, by a mask": (
+        lambda x, weight: weight * x * (x * weight == (x * weight).amax()),
+        ["eq.Tensor"],
+    ),
+    "a number that is cut to an index": (
+        lambda x, weight: weight[(x * weight).sigmoid().mul(8).long()] * x,
+        ["prims.convert_element_type.default"],
+    ),
+    "a number that is rounded for an index": (
+        lambda x, weight: weight[(x * weight).sigmoid().mul(8).floor().long()] * x,
+        ["floor.default"],
+    ),
+    "codes": (by_code, ["round.default", "prims.convert_element_type.default"]),
+    "a grid of places": (sampled, ["floor.default", "floor.default"]),
+    "an operator of one's own": (
+        lambda x, weight: weight[best((x[:, None] * weight).detach())] * x,
+        ["remat_tests.best.default"],
+    ),
+    "a mask that is counted": (within_capacity, ["gt.Scalar"]),
     "a mask that multiplies": (lambda x, weight: torch.where(x * weight > 0, x, weight), []),
     "ReLU": (lambda x, weight: (x * weight).relu(), []),
     "the largest number": (lambda x, weight: (x * weight).amax() * x, []),
@@ -174,6 +222,59 @@ CASES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], list[str]]] = {
 @pytest.mark.parametrize(("function", "expected"), CASES.values(), ids=CASES)
 def test_what_counts_as_a_choice(function: Callable[[Tensor, Tensor], Tensor], expected: list[str]) -> None:
     assert choices(Of(function), torch.randn(8)) == expected
+
+
+class Largest(nn.Module):
+    """Keeps the four largest numbers of each row, or the largest one."""
+
+    def __init__(self, threshold: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.threshold, self.weight = threshold, nn.Parameter(torch.randn(64, 96, dtype=torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = (x @ self.weight * 1.1).sigmoid()
+        return ((h * (h >= self.threshold(h))) @ self.weight.t()).float().sin().sum()
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "threshold", [lambda h: h.topk(4, -1)[0][:, -1:], lambda h: h.amax(-1, keepdim=True)], ids=["topk", "amax"]
+)
+def test_a_number_in_bfloat16_stays_equal_to_itself(threshold: Callable[[Tensor], Tensor], budget: float) -> None:
+    """The kernel that recomputes has it in float32, and what was saved was rounded."""
+    torch.manual_seed(0)
+    model, x = Largest(lambda h: threshold(h).detach()), torch.randn(512, 64, dtype=torch.bfloat16)
+    model(x).backward()
+    assert model.weight.grad is not None
+    expected, model.weight.grad = model.weight.grad.float(), None
+    torch._dynamo.reset()
+    remat.compile(model, cost_model=MemoryBudget(budget))(x).backward()
+    assert model.weight.grad is not None
+    assert (model.weight.grad.float() - expected).norm() < 0.05 * expected.norm()
+
+
+def test_sampled_places_and_their_weights_belong_together() -> None:
+    """At the places of the pixels themselves, a rounding error decides which four pixels are read."""
+
+    class Sampler(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Parameter(torch.randn(1, 3, 32, 32))
+
+        def forward(self, grid: Tensor) -> Tensor:
+            return F.grid_sample(self.image, rounded_anew(grid, 2**-20), align_corners=True).sin().sum()
+
+    torch.manual_seed(0)
+    model, grid = Sampler(), F.affine_grid(torch.eye(2, 3)[None], [1, 3, 32, 32], align_corners=True)
+    gradient: list[Tensor] = []
+    for cost_model in (SaveEverything(), LEAST):
+        torch._dynamo.reset()
+        _noise.manual_seed(1)
+        remat.compile(model, cost_model=cost_model, codegen=False)(grid.requires_grad_()).backward()
+        assert model.image.grad is not None
+        gradient.append(model.image.grad)
+        model.image.grad = None
+    assert (gradient[1] - gradient[0]).norm() < 0.01 * gradient[0].norm()
 
 
 def test_a_choice_that_the_user_lets_torch_repeat_is_repeated() -> None:

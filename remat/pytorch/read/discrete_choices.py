@@ -1,16 +1,22 @@
 """Finds discrete choices, such as a router's: which experts a token goes to must be decided once.
 
-A recomputed value is rounded otherwise if its kernel is another one. To a smooth function that makes no difference. But
-two nearly equal scores may change places, and then the backward pass gathers other rows than those that the forward
-pass saved: gradients are wrong, or shapes differ. So scores may be recomputed, and what was chosen by them may not.
+A recomputed value may be rounded differently, because its kernel is another one. A smooth function hardly changes by
+that. But two nearly equal scores may change places, and then the backward pass gathers other rows than those whose
+results the forward pass saved: gradients are wrong, or shapes differ. So scores may be recomputed, and what was chosen
+by them may not.
 
-Two kinds of operators choose, if what they compare depends on a floating-point input:
+If it depends on a floating-point input, a value of the forward pass is a discrete choice in five cases:
 
-- those that select: `topk`, `sort`, `argmax`, the maximum with its index, and the like;
-- comparisons, if indices or sizes are made of their results. The mask of a ReLU is none: it only multiplies.
+- an operator that selects computes it: `topk`, `sort`, `argmax`, the maximum with its index, and the like, or a custom
+  operator that makes integers or masks of numbers;
+- it is a mask, or are integers, made of numbers, and indices or sizes are made of it;
+- it is a number that is rounded for such integers. What is made of the rounded number need not be a choice, then;
+- it is a mask that compares with a selected number, such as `scores >= scores.topk(4).values[..., -1:]`. If the number
+  was saved in bfloat16 and the scores are recomputed in float32, the largest one is no longer equal to itself;
+- it is the predicate of `torch.cond`.
 
-Not counted, because a neighbour serves as well: the indices of pooling, which take a gradient to one of two equal
-pixels, and integers that are rounded from numbers, as interpolation does.
+No other mask is a choice, such as that of a ReLU: where it changes, both branches are nearly equal. Nor are the indices
+of pooling, which take a gradient to one of two nearly equal pixels.
 """
 
 from __future__ import annotations
@@ -27,17 +33,23 @@ CHOSEN = "a discrete choice: from recomputed scores, the backward pass might cho
 
 _SELECTS = (
     "topk sort argsort kthvalue median nanmedian mode argmax argmin max min cummax cummin searchsorted bucketize"
-    " unique_dim _unique _unique2 unique_consecutive"
+    " multinomial unique_dim _unique _unique2 unique_consecutive"
 )
 _SELECTING = frozenset(_SELECTS.split())
-# Here integers and masks say where data goes, or how much of it there is.
+# These select a number without its index.
+_ROUNDING = frozenset(["floor", "ceil", "round", "trunc"])
+_ARITHMETIC = frozenset(["add", "sub", "mul", "neg", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "where"])
+_EXTREME = frozenset(["amax", "amin", "aminmax", "max", "min", "median", "nanmedian"])
+_AS_IT_IS = frozenset(["getitem", "convert_element_type", "_to_copy", "clone", "expand", "detach", "alias"])
+# Here integers and masks say where data goes, how much of it there is, or what runs.
 _PLACES = (
     "index index_put _unsafe_index _unsafe_index_put _unsafe_masked_index _unsafe_masked_index_put_accumulate"
     " index_select index_add index_copy index_fill index_reduce gather scatter scatter_add scatter_reduce take put"
     " masked_select masked_scatter nonzero nonzero_static embedding embedding_bag repeat_interleave bincount histc"
-    " _local_scalar_dense"
+    " cumsum _local_scalar_dense cond while_loop"
 )
 _PLACING = frozenset(_PLACES.split())
+_BUILTIN = ("aten.", "prims.", "_c10d_functional")
 
 
 def discrete_choices(ops: Operators, values: Values, inputs: Inputs, forward: BoolArray) -> BoolArray:
@@ -48,30 +60,57 @@ def discrete_choices(ops: Operators, values: Values, inputs: Inputs, forward: Bo
         forward: (n,) the values of the forward pass.
     """
     n, u, v = len(forward), inputs.producers, inputs.consumers
+    packets = [_packet(op.name) for op in ops.different]
     kinds = np.array([_kind(dtype) for dtype in values.dtypes])
     discrete, number = kinds == "discrete", kinds == "number"
-    # A maximum without its index is a number, and no choice.
-    selecting = forward & ~number & ops.are([_packet(op.name) in _SELECTING for op in ops.different])
-    compares = np.zeros(n, np.bool_)
-    compares[v[number[u]]] = True
-    compares &= forward & np.array([dtype == "bool" for dtype in values.dtypes], np.bool_)
-    if any_set(compares):
-        placing = ops.are([_packet(op.name) in _PLACING or GROUPED in op.name for op in ops.different])
-        places = np.zeros(n, np.bool_)
-        places[u[placing[v]]] = True
-        compares &= propagate_to_operands(operands_of(n, u, v), places & discrete, discrete)
-    choosing = selecting | compares
-    return choosing & _on_numbers(inputs, ops, number) if any_set(choosing) else choosing
+    mask = np.array([dtype == "bool" for dtype in values.dtypes], np.bool_)
+
+    def reading(read: BoolArray) -> BoolArray:
+        readers = np.zeros(n, np.bool_)
+        readers[v[read[u]]] = True
+        return readers
+
+    elements = ops.are([packet == "getitem" for packet in packets])
+    of_numbers = reading(number)
+    # A custom operator, if one of its results is discrete.
+    makes = discrete.copy()
+    makes[u[(elements & discrete)[v]]] = True
+    custom = of_numbers & makes & ops.are(["." in op.name and not op.name.startswith(_BUILTIN) for op in ops.different])
+    # A maximum without its index is a number, and no choice, but may be compared with.
+    selecting = ~number & ops.are([packet in _SELECTING for packet in packets])
+    selected = selecting | ops.are([packet in _EXTREME for packet in packets])
+    as_it_is = ops.are([op.views or packet in _AS_IT_IS for op, packet in zip(ops.different, packets, strict=True)])
+    if any_set(selected):
+        selected = _propagated(inputs, selected, as_it_is)
+    choosing = selecting | custom | (mask & reading(selected & number))
+    made = discrete & of_numbers & ~elements
+    rounded = placed = np.zeros(n, np.bool_)
+    if any_set(made & forward):
+        operands, places = operands_of(n, u, v), np.zeros(n, np.bool_)
+        places[u[ops.are([packet in _PLACING or GROUPED in packet for packet in packets])[v]]] = True
+        placed = made & propagate_to_operands(operands, places & discrete, discrete)
+        near = placed | number & (as_it_is | ops.are([packet in _ARITHMETIC for packet in packets]))
+        rounded = number & ops.are([packet in _ROUNDING for packet in packets])
+        rounded &= propagate_to_operands(operands, placed, near)
+    if not any_set((choosing | rounded | placed) & forward):
+        return np.zeros(n, np.bool_)
+    # What is made of integer inputs alone, such as an order of positions, is the same again.
+    leaves = number & ops.are([op.name == "placeholder" for op in ops.different])
+    choosing &= forward & _propagated(inputs, leaves, ~leaves)
+    # So is what depends on numbers only through choices. A sort is not left to that: it may order equal values anew.
+    rounded &= forward & _propagated(inputs, leaves, ~choosing)
+    placed &= forward & _propagated(inputs, leaves, ~(choosing | rounded))
+    return choosing | rounded | placed
 
 
-# Which values depend on a floating-point input. What is sorted of integer inputs, such as positions, is the same again.
-def _on_numbers(inputs: Inputs, ops: Operators, number: BoolArray) -> BoolArray:
-    depends = ops.are([op.name == "placeholder" for op in ops.different]) & number
-    marked: list[bool] = depends.tolist()
+# (n,) what is marked, and all values of `through` that read it, directly or through others.
+def _propagated(inputs: Inputs, marked: BoolArray, through: BoolArray) -> BoolArray:
+    is_marked: list[bool] = marked.tolist()
+    passes: list[bool] = through.tolist()
     for u, v in zip(inputs.producers.tolist(), inputs.consumers.tolist(), strict=True):
-        if marked[u]:
-            marked[v] = True
-    return np.array(marked, np.bool_)
+        if is_marked[u] and passes[v]:
+            is_marked[v] = True
+    return np.array(is_marked, np.bool_)
 
 
 def _kind(dtype: str) -> str:
@@ -81,4 +120,4 @@ def _kind(dtype: str) -> str:
 
 
 def _packet(name: str) -> str:
-    return name.removeprefix("aten.").partition(".")[0]
+    return name.removeprefix("aten.").removeprefix("prims.").partition(".")[0]
