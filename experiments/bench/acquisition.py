@@ -36,6 +36,7 @@ from experiments.models.recipe import fake
 from experiments.models.save_everything import plan_of
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
+from remat.improve.byte_budgets import default_plan
 from remat.plugin import PlanFacts, Region
 from remat.predict.time.known_devices import find_device
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
@@ -49,7 +50,7 @@ GPU, SIZES, SMALL = "a100-40gb", Sizes(512, 16, 8, 4, 36), Sizes(32, 4, 8, 4, 32
 OPERATIONS_PER_S = 4.85e12
 LIMITS = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000, "realize_acc_reads_threshold": 1000}
 CPU_LIMITS = LIMITS | {"realize_cpu_opcount_threshold": 1000, "realize_cpu_acc_reads_threshold": 1000}
-NONE, OURS = "no checkpoint", "step-time"
+NONE, DEFAULT, OURS = "no checkpoint", "PyTorch's default", "step-time"
 COST_MODELS: dict[str, remat.CostModel] = {
     "byte-traffic": ByteTraffic(),
     "byte-traffic, aggressive": ByteTraffic(mode="aggressive"),
@@ -57,9 +58,9 @@ COST_MODELS: dict[str, remat.CostModel] = {
     "memory-budget, 0.4 of the peak": MemoryBudget(0.4, of="peak", estimator=f"roofline:device={GPU}"),
 }
 PLANS = {
-    "botorch": (NONE, *COST_MODELS),
-    "factors": (NONE, "byte-traffic", OURS),
-    "factors, limits off": (NONE, OURS),
+    "botorch": (NONE, DEFAULT, *COST_MODELS),
+    "factors": (NONE, DEFAULT, "byte-traffic", OURS),
+    "factors, limits off": (NONE, DEFAULT, OURS),
 }
 CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), "timed on this CPU"]
 
@@ -80,7 +81,9 @@ def counted(case: str) -> Iterator[Row]:
     function, _, name = case.partition(": ")
     graph = remat.capture(fake(traced(SIZES, function != "botorch"), ())[0])
     graph = replace(graph, meta={**graph.meta, "device": "cuda", "gpu": sheet_of(GPU).name})
-    plan = without_checkpoint(graph) if name == NONE else plan_of(graph, COST_MODELS[name])
+    given = {NONE: without_checkpoint, DEFAULT: default_plan}
+    plan = given[name](graph) if name in given else plan_of(graph, COST_MODELS[name])
+    assert plan is not None
     device = find_device(GPU)
     with config.patch(LIMITS if "limits" in function else {}):  # pyright: ignore[reportUnknownMemberType]
         code = triton_code(Scheduled(graph), plan)
@@ -119,7 +122,7 @@ def timed(repeats: int = 7) -> Iterator[Row]:
     torch.set_num_threads(1)
     steps: dict[str, tuple[Step, Callable[..., Any]]] = {}
     ours = partial(remat.compile, cost_model=StepTime(device="cpu"))
-    ways: dict[str, Callable[..., Any]] = {"PyTorch's default": torch_compile, OURS: ours}
+    ways: dict[str, Callable[..., Any]] = {DEFAULT: torch_compile, OURS: ours}
     for function, (plan, compiled) in product(PLANS, ways.items()):
         step, options = traced(SMALL, function != "botorch"), CPU_LIMITS if "limits" in function else {}
         steps[f"{function}: {plan}"] = step, compiled(step, dynamic=False, options=options)
