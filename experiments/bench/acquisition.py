@@ -55,11 +55,14 @@ COST_MODELS: dict[str, remat.CostModel] = {
     "byte-traffic": ByteTraffic(),
     "byte-traffic, aggressive": ByteTraffic(mode="aggressive"),
     OURS: StepTime(device=GPU),
-    "memory-budget, 0.4 of the peak": MemoryBudget(0.4, of="peak", estimator=f"roofline:device={GPU}"),
+    **{
+        f"memory-budget, {share} of the peak": MemoryBudget(share, of="peak", estimator=f"roofline:device={GPU}")
+        for share in (0.4, 0.1)
+    },
 }
 PLANS = {
-    "botorch": (NONE, DEFAULT, *COST_MODELS),
-    "factors": (NONE, DEFAULT, "byte-traffic", OURS),
+    "botorch": (NONE, DEFAULT, "byte-traffic", "byte-traffic, aggressive", OURS, "memory-budget, 0.4 of the peak"),
+    "factors": (NONE, DEFAULT, "byte-traffic", OURS, "memory-budget, 0.1 of the peak"),
     "factors, limits off": (NONE, DEFAULT, OURS),
 }
 CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), "timed on this CPU"]
