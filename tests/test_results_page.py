@@ -266,6 +266,42 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
 
 
+def test_the_acquisition_function_kernel_by_kernel() -> None:
+    rows, stated = rows_of("acquisition"), section("The acquisition function, kernel by kernel")
+    counted = {row["case"]: row for row in rows if "ms" in row}
+    cells = [line.replace("`", "") for line in stated.splitlines()]
+    for case, row in counted.items():
+        sizes = [f"{row[fact] / 1e9:.2f}" for fact in ("saved_bytes", "peak_bytes", "moved_bytes")]
+        times = [f"{row[fact]:.1f}" for fact in ("ms", "ms_without_arithmetic")]
+        line = [*case.split(": ", 1), *sizes, str(row["kernels"]), *times]
+        assert f"| {' | '.join(line)} |" in cells
+    none, words = counted["botorch: no checkpoint"], sentences(stated)
+    shares = [
+        [counted[f"{function}: step-time"][fact] / none[fact] for fact in ("moved_bytes", "peak_bytes", "ms")]
+        for function in ("factors", "factors, limits off")
+    ]
+    assert f"moves {shares[0][0]:.3f} of the bytes" in words
+    assert f"with {shares[0][1]:.3f} of the peak" in words
+    assert f"with the limits off, {shares[1][0]:.3f} and {shares[1][1]:.3f}" in words
+    assert f"{shares[1][2]:.2f} of it instead of 0.14" in words
+    assert shares[0][0] < 1 / 7, "the page calls the goals for bytes and peak reached"
+    assert shares[0][1] < 1 / 5
+    factors_bytes = 512 * 16 * 36 * 255 * 4 * 8
+    floor = f"That is 2 F, {2 * factors_bytes / 1e9:.2f} GB, {2 * factors_bytes / none['moved_bytes']:.0%} of the bytes"
+    assert floor in sentences(section("What moves so much"))
+    assert all(row["moved_bytes"] >= 2 * factors_bytes for case, row in counted.items() if case.startswith("botorch"))
+
+
+def test_the_acquisition_function_on_a_cpu() -> None:
+    rows = {row["strategy"]: row for row in rows_of("acquisition") if "cpu_ms" in row}
+    lines = section("Measured on a CPU").replace("`", "").splitlines()
+    for strategy, row in rows.items():
+        function, plan = strategy.split(": ")
+        share = row["cpu_ms"] / rows["botorch: eager"]["cpu_ms"]
+        assert f"| {function} | {plan} | {row['cpu_ms']:.0f} | {share:.2f} |" in lines
+    assert max(row["gradient_off"] for row in rows.values()) < 1e-9
+
+
 def figures(cell: str) -> list[str]:
     return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
 
