@@ -2,9 +2,10 @@
 
 Each training step in float16 autocast is captured twice, for two batches, without a GPU. Predicted peaks grow by a
 constant for each sample; the largest batch is that at which the peak is 39 GiB, as the driver takes the rest. "None"
-saves what autograd saves; "min-cut" is PyTorch's default today; "full" is `torch.utils.checkpoint` around each layer;
-"ours" is `MemoryBudget(of="peak")` with the peak of "full" as limit; of "min-cut" for ALBERT. `ms_a_sample` is modelled at the larger batch.
-Networks for images come from timm, and are no part of the environment: `pip install timm torchvision`.
+saves what autograd saves; "min-cut" is PyTorch's default today; "full" is `torch.utils.checkpoint` around each layer,
+a module with a number in its path (in some networks of timm, a whole stage); "ours" is `MemoryBudget(of="peak")` with
+the peak of "full" as limit, for ALBERT that of "min-cut". `ms_a_sample` is modelled at the larger batch. Networks for
+images come from timm, and are no part of the environment: `pip install timm torchvision`.
 """
 
 from __future__ import annotations
