@@ -310,6 +310,26 @@ def test_the_acquisition_function_on_a_cpu() -> None:
     assert f"takes {ours:.0%} of the time of PyTorch's default" in section("Measured on a CPU")
 
 
+def test_the_largest_batch() -> None:
+    rows, lines = rows_of("largest_batches"), section("The largest batch").splitlines()
+    models: dict[str, dict[str, str]] = {}
+    for row in rows:
+        beside = "" if row["published"] is None else f" / {row['published']:,} ({row['error']:+.0%})"
+        models.setdefault(row["case"], {})[row["method"]] = f"{row['batch']:,}{beside}"
+    for name, cells in models.items():
+        row = " | ".join(cells.get(method, "-") for method in ("full", "min-cut", "none", "ours"))
+        assert f"| {name} | {row} |" in lines
+    off = [abs(row["error"]) for row in rows if row["published"]]
+    words = sentences(section("The largest batch"))
+    assert f"the median error of {len(off)} figures is {statistics.median(off):.0%}" in words
+    assert f"{sum(error <= 0.15 for error in off)} of them are within 15%" in words
+    by = {
+        method: statistics.median(abs(row["error"]) for row in rows if row["method"] == method)
+        for method in ("full", "min-cut", "none")
+    }
+    assert "{full:.0%} for full, {min-cut:.0%} for min-cut and {none:.0%} for none".format(**by) in words
+
+
 def figures(cell: str) -> list[str]:
     return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
 
