@@ -276,6 +276,70 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
 
 
+def test_the_acquisition_function_kernel_by_kernel() -> None:
+    rows, stated = rows_of("acquisition"), section("The acquisition function, kernel by kernel")
+    counted = {row["case"]: row for row in rows if "ms" in row}
+    cells = [line.replace("`", "") for line in stated.splitlines()]
+    for case, row in counted.items():
+        sizes = [f"{row[fact] / 1e9:.2f}" for fact in ("saved_bytes", "peak_bytes", "moved_bytes")]
+        times = [f"{row[fact]:.1f}" for fact in ("ms", "ms_without_arithmetic")]
+        line = [*case.split(": ", 1), *sizes, str(row["kernels"]), *times]
+        assert f"| {' | '.join(line)} |" in cells
+    none, words = counted["botorch: no checkpoint"], sentences(stated)
+    shares = [
+        [counted[f"{function}: step-time"][fact] / none[fact] for fact in ("moved_bytes", "peak_bytes", "ms")]
+        for function in ("factors", "factors, limits off")
+    ]
+    assert f"moves {shares[0][0]:.3f} of the bytes" in words
+    assert f"with {shares[0][1]:.3f} of the peak" in words
+    assert f"with the limits off, {shares[1][0]:.3f} and {shares[1][1]:.3f}" in words
+    assert f"{shares[1][2]:.2f} of it instead of 0.14" in words
+    assert shares[0][0] < 1 / 7, "the page calls the goals for bytes and peak reached"
+    assert shares[0][1] < 1 / 5
+    moves = sentences(section("What moves so much"))
+    cut = counted["botorch: byte-traffic"]
+    less = [1 - cut[fact] / none[fact] for fact in ("saved_bytes", "moved_bytes")]
+    assert f"saves {less[0]:.0%} less and moves only {less[1]:.0%} less" in moves
+    wrong = [row["predicted_bytes"] / row["moved_bytes"] for case, row in counted.items() if "botorch" in case]
+    assert f"predicts {min(wrong) - 1:.0%} to {max(wrong) - 1:.0%} too many bytes" in moves
+    factors_bytes = 512 * 16 * 36 * 255 * 4 * 8
+    floor = f"That is 2 F, {2 * factors_bytes / 1e9:.2f} GB, {2 * factors_bytes / none['moved_bytes']:.0%} of the bytes"
+    assert floor in moves
+    assert all(row["moved_bytes"] >= 2 * factors_bytes for case, row in counted.items() if case.startswith("botorch"))
+
+
+def test_the_acquisition_function_on_a_cpu() -> None:
+    rows = {row["strategy"]: row for row in rows_of("acquisition") if "cpu_ms" in row}
+    lines = section("Measured on a CPU").replace("`", "").splitlines()
+    for strategy, row in rows.items():
+        function, plan = strategy.split(": ")
+        share = row["cpu_ms"] / rows["botorch: eager"]["cpu_ms"]
+        assert f"| {function} | {plan} | {row['cpu_ms']:.0f} | {share:.2f} |" in lines
+    assert max(row["gradient_off"] for row in rows.values()) < 1e-9
+    ours = rows["factors: step-time"]["cpu_ms"] / rows["botorch: PyTorch's default"]["cpu_ms"]
+    assert f"takes {ours:.0%} of the time of PyTorch's default" in section("Measured on a CPU")
+
+
+def test_the_largest_batch() -> None:
+    rows, lines = rows_of("largest_batches"), section("The largest batch").splitlines()
+    models: dict[str, dict[str, str]] = {}
+    for row in rows:
+        beside = "" if row["published"] is None else f" / {row['published']:,} ({row['error']:+.0%})"
+        models.setdefault(row["case"], {})[row["method"]] = f"{row['batch']:,}{beside}"
+    for name, cells in models.items():
+        row = " | ".join(cells.get(method, "-") for method in ("full", "min-cut", "none", "ours"))
+        assert f"| {name} | {row} |" in lines
+    off = [abs(row["error"]) for row in rows if row["published"]]
+    words = sentences(section("The largest batch"))
+    assert f"the median error of {len(off)} figures is {statistics.median(off):.0%}" in words
+    assert f"{sum(error <= 0.15 for error in off)} of them are within 15%" in words
+    by = {
+        method: statistics.median(abs(row["error"]) for row in rows if row["method"] == method)
+        for method in ("full", "min-cut", "none")
+    }
+    assert "{full:.0%} for full, {min-cut:.0%} for min-cut and {none:.0%} for none".format(**by) in words
+
+
 def figures(cell: str) -> list[str]:
     return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
 

@@ -1,0 +1,132 @@
+"""Predicts Table 2 of the paper, the largest batch on an A100 of 40 GB: `python -m experiments.bench.largest_batches`.
+
+Each training step in float16 autocast is captured twice, for two batches, without a GPU. Predicted peaks grow by a
+constant for each sample; the largest batch is that at which the peak is 39 GiB, as the driver takes the rest. "None"
+saves what autograd saves; "min-cut" is PyTorch's default today; "full" is `torch.utils.checkpoint` around each layer,
+a module with a number in its path (in some networks of timm, a whole stage); "ours" is `MemoryBudget(of="peak")` with
+the peak of "full" as limit, for ALBERT that of "min-cut". `ms_a_sample` is modelled at the larger batch. Networks for
+images come from timm, and are no part of the environment: `pip install timm torchvision`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import remat
+from costmodels import MemoryBudget
+from experiments.bench.acquisition import without_checkpoint
+from experiments.corpus.catalogue import recipes
+from experiments.models.recipe import fake, images, tokens
+from experiments.report.markdown import bullets
+from experiments.report.result_table import ResultTable, Row
+from remat.answer.choice import Choice
+from remat.improve.byte_budgets import default_plan
+from remat.improve.one_liners import every_layer_checkpointed
+from remat.improve.step_predictor import StepPredictor
+from remat.predict.time.known_devices import find_device
+
+GPU, LIMIT_BYTES = "a100-40gb", 39 * 2**30
+
+PUBLISHED = {
+    name: dict(zip(("full", "min-cut", "none"), batches, strict=True))
+    for name, batches in {
+        "resnet18": (5504, 2560, 1536),
+        "vgg16": (4096, 512, 512),
+        "hf-gpt2": (480, 56, 32),
+        "hf-albert-base": (1088, 64, 48),
+        "mobilenetv2_100": (5504, 768, 512),
+        "resnest14d": (4096, 896, 768),
+        "vovnet39a": (4352, 768, 512),
+        "efficientnet_b0": (5120, 768, 512),
+        "regnety_120": (5120, 768, 512),
+        "densenet121": (2880, 512, 384),
+    }.items()
+}
+
+
+class Trained(nn.Module):
+    """Runs a model in float16 autocast; images have their loss here, models of language return it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.float16):
+            return functional.cross_entropy(self.model(args[0]), args[1]) if args[0].dim() == 4 else self.model(*args)
+
+
+def captured(name: str, batch: int) -> remat.Graph:
+    """Captures a step at a batch; sentences have 512 words."""
+    if name.startswith("hf-"):
+        model, args = recipes()[name].make()
+        inputs = (tokens(batch, 512),) * len(args)
+    else:
+        inputs = images(batch)
+        model = import_module("timm").create_model(name)
+    with torch.device("meta"):
+        args = tuple(make() for make in inputs)
+    step, given = fake(Trained(model).train(), args)
+    return remat.capture(step, *given, device=GPU)
+
+
+def predicted(name: str) -> Iterator[Row]:
+    """Predicts the largest batch of each method."""
+    batches = (8, 16) if name.startswith("hf-") else (32, 64)
+    of = partial(StepPredictor.of, device=find_device(GPU), kind=GPU)
+    small, large = (of(captured(name, batch)) for batch in batches)
+    graph, full, cut = large.graph, every_layer_checkpointed(large.graph), default_plan(large.graph)
+    assert cut is not None
+    plans = {"min-cut": cut, "none": without_checkpoint(graph)}
+    if full is not None:  # ALBERT calls one layer twelve times, so its layers have no paths of their own
+        plans = {"full": Choice.from_saved(graph, full).plan(graph)} | plans
+    limit_bytes = large.peak(Choice.from_plan(graph, next(iter(plans.values()))).saved)
+    model = MemoryBudget(limit_bytes, of="peak", estimator=f"roofline:device={GPU}")
+    if (ours := remat.choose(graph, model, time_limit_s=45).plan) is not None:
+        plans["ours"] = ours
+    for method, plan in plans.items():
+        published = {**PUBLISHED[name], "ours": None}[method]
+        saved = [Choice.from_plan(one.graph, plan).saved for one in (small, large)]
+        peaks = [one.peak(mask) for one, mask in zip((small, large), saved, strict=True)]
+        each = (peaks[1] - peaks[0]) / (batches[1] - batches[0])
+        batch = int((LIMIT_BYTES - peaks[0]) / each) + batches[0]
+        yield {
+            "method": method,
+            "published": published,
+            "batch": batch,
+            "error": None if published is None else batch / published - 1,
+            "bytes_a_sample": round(each),
+            "ms_a_sample": large.ns(saved[1]) / 1e6 / batches[1],
+        }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Says how far the batches are off."""
+    lines = list[str]()
+    for method in PUBLISHED["vgg16"]:
+        errors = [row["error"] for row in rows if row["method"] == method]
+        off = [abs(error) for error in errors]
+        lines.append(
+            f"{method}: off by {statistics.median(off):.0%} in the median, {min(errors):+.0%} to {max(errors):+.0%}"
+        )
+    return [bullets(lines)]
+
+
+TABLE = ResultTable(
+    "experiments.bench.largest_batches",
+    "The largest batch on an A100 of 40 GB, predicted",
+    cases=lambda: PUBLISHED,
+    measure=predicted,
+    summary=summary,
+)
+
+if __name__ == "__main__":
+    TABLE.command()
