@@ -1,4 +1,4 @@
-"""Predicts MONeT's published ResNet-50 (batch 184, 15.06 GB without checkpointing): `python -m experiments.bench.monet`.
+"""Predicts MONeT's ResNet-50 (batch 184, 15.06 GB as it is): `python -m experiments.bench.monet`.
 
 Its README does not name the GPU; here it is an A100 of 40 GB, and nothing runs. The plans are those of
 `MemoryBudget(of="peak")` within the published peaks; `overhead` is beside the step that saves what autograd saves.
