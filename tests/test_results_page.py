@@ -340,6 +340,13 @@ def test_the_largest_batch() -> None:
     assert "{full:.0%} for full, {min-cut:.0%} for min-cut and {none:.0%} for none".format(**by) in words
 
 
+def test_the_resnet_of_monet() -> None:
+    lines = section("MONeT's ResNet-50").splitlines()
+    for row in rows_of("monet"):
+        peaks = f"{row['published_gb']:.2f} GB | {row['peak_gb']:.2f} GB"
+        assert f"| {peaks} | {row['published_overhead']:.1%} | {row['overhead']:.1%} |" in lines
+
+
 def figures(cell: str) -> list[str]:
     return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
 
