@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from contextlib import nullcontext
 from dataclasses import replace
@@ -185,10 +186,10 @@ def test_the_page_of_the_h200_states_what_was_measured() -> None:
         default = steps["PyTorch's default"]["step_s"]
         rivals = [pair for pair in pairs[-len(steps) // 2 :] if pair[0]["way"] != "PyTorch's default"]
         shares = [1 - (ours["step_s"] - default) / (theirs["step_s"] - default) for theirs, ours in rivals]
-        assert f"{shares[-1]:.0%} of" in page or shares[-1] < 0  # every layer checkpointed
+        assert re.search(f"{shares[-1]:.0%} (of|for) ", page) or shares[-1] < 0  # every layer checkpointed
         avoided += shares
     assert f"In the median of the {len(avoided)} points" in page
-    assert f"they avoid {statistics.median(avoided):.0%}" in page
+    assert f"our plans avoid {statistics.median(avoided):.0%}" in page
     assert len(pairs) == 15
     for theirs, ours in pairs:
         cells = [f"{row['peak_bytes'] / 1e9:.3f} GB | {1e3 * row['step_s']:.1f} ms" for row in (theirs, ours)]
