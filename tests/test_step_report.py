@@ -80,6 +80,15 @@ def test_a_report_says_at_once_that_a_budget_is_not_kept() -> None:
     assert any(line.startswith("next: a smaller batch") for line in told)
 
 
+def test_a_plan_that_saves_nothing_has_a_share_of_zero() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8))
+    step = remat.compile(model, cost_model=MemoryBudget(0.0), codegen=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the peak rises
+        step(torch.randn(64, 8)).sum().backward()
+    assert str(step.report()).startswith("saved 0 B, 0% of PyTorch's default")
+
+
 def test_a_notebook_shows_what_print_shows() -> None:
     step = remat.compile(Model(), codegen=False)
     step(batch()).sum().backward()

@@ -130,8 +130,8 @@ class Report:
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
         told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
         if len(rows) == 1:  # the peaks of several graphs cannot be added
-            predicted, default = rows[0]["peak_bytes"], rows[0]["default_peak_bytes"]
-            told += f"; peak {_size_and_share(predicted, default, rows[0]['checked_peak_bytes'])} of it"
+            peaks = (rows[0][f"{which}peak_bytes"] for which in ("", "default_", "checked_"))
+            told += f"; peak {_size_and_share(*peaks)} of it"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
         ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
@@ -358,9 +358,10 @@ def _total(rows: list[dict[str, Any]], *columns: str) -> float | None:
 
 # If the size was also checked, it is told; PyTorch's was not, so the share is that of the two predictions.
 def _size_and_share(count: float | None, default: float | None, checked: int | None = None) -> str:
-    if (size := checked or count) is None:
+    if count is None:
         return "unknown"
-    return f"{human_bytes(int(size))}, {f'{count / default:.0%}' if count and default else '-'}"
+    size = count if checked is None else checked
+    return f"{human_bytes(int(size))}, {f'{count / default:.0%}' if default else '-'}"
 
 
 def _size(count: int | None) -> str:
