@@ -36,9 +36,9 @@ _SELECTS = (
     " multinomial unique_dim _unique _unique2 unique_consecutive"
 )
 _SELECTING = frozenset(_SELECTS.split())
-# These select a number without its index.
 _ROUNDING = frozenset(["floor", "ceil", "round", "trunc"])
 _ARITHMETIC = frozenset(["add", "sub", "mul", "neg", "clamp", "clamp_min", "clamp_max", "minimum", "maximum", "where"])
+# These give a selected number, some of them without its index.
 _EXTREME = frozenset(["amax", "amin", "aminmax", "max", "min", "median", "nanmedian"])
 _AS_IT_IS = frozenset(["getitem", "convert_element_type", "_to_copy", "clone", "expand", "detach", "alias"])
 # Here integers and masks say where data goes, how much of it there is, or what runs.
