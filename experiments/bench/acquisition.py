@@ -36,8 +36,9 @@ from experiments.models.recipe import fake
 from experiments.models.save_everything import plan_of
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
+from remat.answer.plan_facts import no_recompute_saved
 from remat.improve.byte_budgets import default_plan
-from remat.plugin import PlanFacts, Region
+from remat.plugin import PlanFacts
 from remat.predict.time.known_devices import find_device
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
@@ -46,7 +47,9 @@ from remat.pytorch.seam.gpu_sheets import sheet_of
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
-GPU, SIZES, SMALL = "a100-40gb", Sizes(512, 16, 8, 4, 36), Sizes(32, 4, 8, 4, 32)
+GPU = "a100-40gb"
+SIZES = Sizes(samples=512, restarts=16, q=8, objectives=4, cells=36)
+SMALL = Sizes(samples=32, restarts=4, q=8, objectives=4, cells=32)
 OPERATIONS_PER_S = 4.85e12
 LIMITS = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000, "realize_acc_reads_threshold": 1000}
 NONE, DEFAULT, OURS = "no checkpoint", "PyTorch's default", "step-time"
@@ -68,14 +71,8 @@ CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan i
 
 
 def without_checkpoint(graph: remat.Graph) -> remat.Plan:
-    """Saves every value of the forward pass that something outside of it reads, as autograd does."""
-    ahead = graph.region == Region.FORWARD
-    for v in np.flatnonzero((graph.region == Region.EITHER) & (graph.tuple_element | graph.view)):
-        sources = graph.producers[graph.consumers == v]
-        ahead[v] = len(sources) > 0 and bool(ahead[sources].all())
-    saved = np.zeros(len(graph), np.bool_)
-    saved[graph.producers[ahead[graph.producers] & ~ahead[graph.consumers]]] = True
-    return remat.Choice.from_saved(graph, graph.owners(saved)).plan(graph)
+    """Saves what autograd saves; of each storage, the value that owns it."""
+    return remat.Choice.from_saved(graph, graph.owners(no_recompute_saved(graph))).plan(graph)
 
 
 def counted(case: str) -> Iterator[Row]:

@@ -25,17 +25,17 @@ PUBLISHED = {"without checkpointing": (15.06, 0.0), "9.01 GB": (9.01, 0.047), "4
 def predicted(name: str) -> Iterator[Row]:
     """Predicts one of the three published steps."""
     model, args = fake(*on_meta(published.resnet50, images(184)))
-    of = StepPredictor.of(remat.capture(model, *args, device=GPU), find_device(GPU), GPU)
-    plain = Choice.from_plan(of.graph, without_checkpoint(of.graph)).saved
+    predictor = StepPredictor.of(remat.capture(model, *args, device=GPU), find_device(GPU), GPU)
+    plain = Choice.from_plan(predictor.graph, without_checkpoint(predictor.graph)).saved
     gigabytes, overhead = PUBLISHED[name]
     saved = plain
     if overhead:
         limit = MemoryBudget(int(gigabytes * 1e9), of="peak", estimator=f"roofline:device={GPU}")
-        if (plan := remat.choose(of.graph, limit).plan) is not None:
-            saved = Choice.from_plan(of.graph, plan).saved
+        if (plan := remat.choose(predictor.graph, limit).plan) is not None:
+            saved = Choice.from_plan(predictor.graph, plan).saved
     yield {
-        "peak_gb": of.peak(saved) / 1e9,
-        "overhead": of.ns(saved) / of.ns(plain) - 1,
+        "peak_gb": predictor.peak(saved) / 1e9,
+        "overhead": predictor.ns(saved) / predictor.ns(plain) - 1,
         "published_gb": gigabytes,
         "published_overhead": overhead,
     }

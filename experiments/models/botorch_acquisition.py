@@ -30,7 +30,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from remat.pytorch.seam.torch_names import storage_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """Holds the sizes of the function: q candidates of `dims` numbers, and what they are judged by."""
 
