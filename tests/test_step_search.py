@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from itertools import pairwise
 
@@ -176,3 +177,14 @@ def test_the_log_says_of_each_predicted_plan_who_proposed_it_its_peak_and_its_ra
     taken = f"peak {remat.timeline(graph, solution.plan, device='h100').peak_bytes} bytes, rank {solution.step.ns:.6g}"
     assert any(record.message.endswith(taken) for record in caplog.records)
     assert {record.message.split(":")[0] for record in caplog.records} >= {"least cost", "saved bytes", "mixture"}
+
+
+def test_a_plan_that_is_as_fast_as_the_fastest_one_is_not_improved(caplog: pytest.LogCaptureFixture) -> None:
+    graph, improvements = Corpus.open().graph("small-bert"), {"mixture", "equal values", "single values"}
+    for share, is_improved in (1.0, False), (0.6, True):
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, "remat.improve.step_search"):
+            remat.choose(graph, MemoryBudget(share, of="peak", estimator=H100))
+        sources = {record.getMessage().split(":")[0] for record in caplog.records}
+        assert {"least cost", "one-liner"} <= sources
+        assert bool(sources & improvements) == is_improved
