@@ -44,8 +44,8 @@ class MemoryBudget(CostModel):
         budget: a size ("8GB", "512MiB"), a whole number of bytes from 1024 on, or a fraction from 0.0 to 1.0, also as
             "50%". 1.0 is what PyTorch's default plan saves, 0.5 half of that. Some values must be saved, such as the
             seed of a dropout: a fraction means at least their bytes, so 0.0 is the least possible, but a smaller size
-            is an error. For a peak, a fraction is a share of the fastest plan's peak, but at least the smallest peak
-            that the search reaches. For a device, a fraction is an error.
+            is an error. For a peak, a fraction is a share of the peak of PyTorch's default plan, but at least the
+            smallest peak that the search reaches. For a device, a fraction is an error.
         of: "saved" activations, "peak", or all memory of a "device". A peak requires a search: use `remat.choose` or
             `remat.compile`. For a device, use `remat.compile` or `remat.forecast`, which know the memory outside a
             graph.

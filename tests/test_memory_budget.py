@@ -375,8 +375,8 @@ def test_bans_that_leave_no_plan_are_explained_whatever_the_peak() -> None:
 
 
 def test_a_search_is_given_what_it_can_use_before_it_starts() -> None:
-    """Whether the solver is needed or not: the fastest plan fits a fraction of 1."""
-    graph, model = layers(4), MemoryBudget(1.0, of="peak")
+    """Whether the solver is needed or not: the fastest plan fits 1 GB."""
+    graph, model = layers(4), MemoryBudget("1 GB", of="peak")
     with pytest.raises(UnknownName, match="no solver is named 'simplex'"):
         remat.choose(graph, model, "simplex")
     with pytest.raises(UnsupportedProblem, match="'ortools' does not support a byte budget"):

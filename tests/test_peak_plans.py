@@ -196,7 +196,7 @@ def test_one_choice_takes_one_search(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network(16)
     choose(graph, MemoryBudget(0.3, of="peak", estimator="flops"))
     assert len(searches) == 1
-    choose(graph, MemoryBudget(1.0, of="peak", estimator="flops"))
+    choose(graph, MemoryBudget("1 GB", of="peak", estimator="flops"))
     assert "front" not in vars(searches[1])  # nothing to search for
 
 

@@ -17,6 +17,7 @@ import remat
 from costmodels import MemoryBudget, RecomputeTime
 from remat import Corpus, Graph
 from remat.errors import InvalidOption, UnknownName
+from remat.improve.byte_budgets import default_plan
 from remat.improve.one_liners import one_liners
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time import modelled_time
@@ -72,6 +73,26 @@ def test_at_the_peak_of_checkpointed_layers_what_pays_in_one_layer_is_saved_in_a
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
     graph = remat.capture(nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), torch.randn(8, 64, 64))
     assert overhead_beside(graph, "every layer checkpointed") < 0.55  # layer by layer, it is 0.66
+
+
+def test_a_share_of_the_peak_is_one_of_pytorchs_default_plan() -> None:
+    """It was one of the plan of least cost, which saves all that it may: 60% was asked for, and 119% was taken."""
+
+    def softmaxes(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x + torch.sin(torch.softmax(x, -1)) * torch.tanh(x)
+        return x
+
+    graph = remat.capture(softmaxes, torch.randn(64, 256, requires_grad=True))
+    default, cheapest = default_plan(graph), remat.choose(graph, RecomputeTime("flops")).plan
+    assert default is not None
+    assert cheapest is not None
+    most = remat.timeline(graph, default).peak_bytes
+    assert most < 0.6 * remat.timeline(graph, cheapest).peak_bytes
+    for share in 1.0, 0.8:
+        plan = remat.choose(graph, MemoryBudget(share, of="peak", estimator="flops")).plan
+        assert plan is not None
+        assert remat.timeline(graph, plan).peak_bytes <= share * most
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])

@@ -25,7 +25,7 @@ from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solver import Solver
 from remat.errors import LimitReached
 from remat.facts.columns import BoolArray
-from remat.improve.byte_budgets import evenly_spaced
+from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.call_sequence import CallSequence, CallsInOrder, GraphMemory
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import checked_plan, measuring, tightest_limit
@@ -164,10 +164,20 @@ class JointPlans:
         for i, part in enumerate(peak.parts):
             pairs = _ranked(peak, i, solver)
             self.pools.append([_Candidate(one, peak.memory(i, one), rank * part.times) for one, rank in pairs])
-        self.cheapest = self._joint([pool[0] for pool in self.pools])
         crossing = {name for calls in peak.sequences for _, uses in calls.shared for _, name in uses}
         self.pools = [sorted(_undominated(pool, crossing), key=lambda one: one.rank) for pool in self.pools]
         self._least = [_least([one.memory for one in pool]) for pool in self.pools]
+
+    @cached_property
+    def default_peak_bytes(self) -> int:
+        """Returns the joint peak of PyTorch's default plans; a graph without one saves as little as possible."""
+        plans = [default_plan(part.graph) for part in self._peak.parts]
+        return self._peak.of(
+            [
+                part.smallest_choice if plan is None else Choice.from_plan(part.problem, plan)
+                for part, plan in zip(self._peak.parts, plans, strict=True)
+            ]
+        )
 
     @cached_property
     def smallest(self) -> JointPlan:
@@ -294,8 +304,8 @@ def fit_joint_peak(
 
     Args:
         parts: the graphs.
-        cost_model: limits the peak; a fraction is one of the joint peak of the cheapest choices, or the smallest peak
-            that was found, if that is more.
+        cost_model: limits the peak; a fraction is one of the joint peak of PyTorch's default plans, or the smallest
+            peak that was found, if that is more.
         sequences: their calls (see `JointPeak`).
         solver: finds plans for budgets of saved bytes; None takes that of `remat.choose`.
 
@@ -317,7 +327,7 @@ def fit_joint_peak(
         if taken is not None and taken > limit:
             why = f", which is more than the limit of {human_bytes(limit)}; no plan was found that keeps it"
         elif shares := [share for share in limits if isinstance(share, Fraction)]:
-            asked = math.floor(min(shares) * plans.cheapest.peak_bytes)
+            asked = math.floor(min(shares) * plans.default_peak_bytes)
             if plan.peak_bytes > asked:
                 told = told or f"the peak of {graphs} is {human_bytes(plan.peak_bytes)}"
                 why = f"; {human_bytes(asked)} was asked for, but no plans with a lower peak were found"

@@ -55,8 +55,8 @@ class Plans(Protocol):
     """Finds plans with a peak: of one graph, or of several together."""
 
     @property
-    def cheapest(self) -> Any:
-        """Returns the plan of least cost."""
+    def default_peak_bytes(self) -> int:
+        """Returns the peak of PyTorch's default plan, or of another plan if there is none."""
         ...
 
     @property
@@ -264,7 +264,7 @@ def checked_plan(
 
 
 def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: int) -> int:
-    """Returns the smallest limit in bytes; a fraction is one of the cheapest plan's peak, but never unreachable.
+    """Returns the smallest limit in bytes; a fraction is one of the default plan's peak, but never unreachable.
 
     Args:
         limits: as the user gave them.
@@ -276,11 +276,13 @@ def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: 
             raise InvalidOption(
                 f"CostModel.peak_limits must hold whole numbers of bytes, or Fractions of a peak, got {limit!r}"
             )
-    cheapest_peak = plans.cheapest.peak_bytes
     # Fractions are exact, while a double loses bytes past 2^53, and a number of numpy would overflow.
-    sizes = [math.floor(limit * cheapest_peak) if isinstance(limit, Fraction) else int(limit) for limit in limits]
+    sizes = [
+        math.floor(limit * plans.default_peak_bytes) if isinstance(limit, Fraction) else int(limit) for limit in limits
+    ]
     if min(sizes) < least_bytes or plans.within(min(sizes)) is None:
-        smallest = plans.smallest.peak_bytes  # a fraction never asks for less than this
+        # A fraction never asks for less than this. A peak that is predicted too low may be below what every plan needs.
+        smallest = max(plans.smallest.peak_bytes, least_bytes)
         floors = [smallest if isinstance(limit, Fraction) else 0 for limit in limits]
         sizes = [*map(max, sizes, floors)]
     return min(sizes)

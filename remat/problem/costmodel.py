@@ -144,7 +144,7 @@ class CostModel(ABC):
     def peak_limits(self) -> tuple[int | Fraction, ...]:
         """Returns the limits on the peak of live bytes (see `remat.predict.memory`), if the model has any.
 
-        An `int` is a number of bytes. A `Fraction` is a share of the peak of the cheapest plan, but at least the
+        An `int` is a number of bytes. A `Fraction` is a share of the peak of PyTorch's default plan, but at least the
         smallest peak that the search reaches.
         """
         return ()
