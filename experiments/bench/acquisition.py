@@ -59,12 +59,12 @@ COST_MODELS: dict[str, remat.CostModel] = {
     OURS: StepTime(device=GPU),
     **{
         f"memory-budget, {share} of the peak": MemoryBudget(share, of="peak", estimator=f"roofline:device={GPU}")
-        for share in (0.4, 0.1)
+        for share in (0.6, 0.25)
     },
 }
 PLANS = {
-    "botorch": (NONE, DEFAULT, "byte-traffic", "byte-traffic, aggressive", OURS, "memory-budget, 0.4 of the peak"),
-    "factors": (NONE, DEFAULT, "byte-traffic", OURS, "memory-budget, 0.1 of the peak"),
+    "botorch": (NONE, DEFAULT, "byte-traffic", "byte-traffic, aggressive", OURS, "memory-budget, 0.6 of the peak"),
+    "factors": (NONE, DEFAULT, "byte-traffic", OURS, "memory-budget, 0.25 of the peak"),
     "factors, limits off": (NONE, DEFAULT, OURS),
 }
 CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), "timed on this CPU"]
