@@ -84,7 +84,9 @@ class _Knapsack:
         self.items: IntArray = values[np.argsort(-size[values], kind="stable")]
         self.weights: list[int] = np.rint(_PARTS * size[self.items] / most_bytes).astype(np.int64).tolist()
         # torch's counter knows products and the like alone; all else counts 1 (`estimate_runtime`).
-        arithmetic = np.where(graph.compute_bound, np.maximum(graph.flops, 1), 1)[graph.plannable]
+        # PyTorch has no formula for products of integers: to its knapsack they are as cheap as anything else.
+        counted = graph.compute_bound & [op != "aten._int_mm.default" for op in graph.ops]
+        arithmetic = np.where(counted, np.maximum(graph.flops, 1), 1)[graph.plannable]
         self.taken = _table(self.weights, arithmetic[self.items], largest)
 
     def plan(self, budget: float) -> BoolArray:

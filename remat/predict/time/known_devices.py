@@ -45,8 +45,9 @@ _HOPPER = {
     "float16": 989.5e12,
     "float8_e4m3fn": 1979e12,
     "float8_e5m2": 1979e12,
+    "int8": 1979e12,
 }
-_AMPERE = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12}
+_AMPERE = {"float64": 19.5e12, "float32": 19.5e12, "bfloat16": 312e12, "float16": 312e12, "int8": 624e12}
 # Halves with FP32 accumulation, as PyTorch multiplies them; FP64 runs at 1/64 of FP32.
 _ADA = {
     "float64": 1.29e12,
@@ -55,6 +56,7 @@ _ADA = {
     "float16": 165.2e12,
     "float8_e4m3fn": 330.3e12,
     "float8_e5m2": 330.3e12,
+    "int8": 660.6e12,
 }
 _SHEET = "NVIDIA {} Tensor Core GPU data sheet"
 _HALVED = "; its figures for sparse matrices, halved"

@@ -74,8 +74,9 @@ def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
     """Returns an array (n,) of the arithmetic ceiling of each value."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
-    for i in products:  # they multiply in the type of the first floating-point argument, or in their own
-        dtypes[i] = next((graph.dtypes[u] for u in graph.operands[i] if "float" in graph.dtypes[u]), graph.dtypes[i])
+    for i in products:  # they multiply in the type of the first argument whose rate is known, or in their own
+        operands = (graph.dtypes[u] for u in graph.operands[i])
+        dtypes[i] = next((dtype for dtype in operands if dtype in profile.flops_per_s), graph.dtypes[i])
     rate_of = {dtype: profile.reached_flops_per_s(dtype) for dtype in set(dtypes)}
     rates = np.array([rate_of[dtype] for dtype in dtypes], np.float64)
     # Calls without a mask have the rate of products, 70 % of an H100's ceiling. cuDNN's reach 60 % of it forward and

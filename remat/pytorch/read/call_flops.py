@@ -13,7 +13,7 @@ from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from remat.facts.columns import IntArray, frozen
-from remat.pytorch.read.operators import GROUPED, Operators, grouped_flops
+from remat.pytorch.read.operators import GROUPED, QUANTIZED_PRODUCTS, Operators, grouped_flops
 from remat.pytorch.read.values import Values, shape_of
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import formula_over_shapes
@@ -22,15 +22,18 @@ from remat.pytorch.seam.torch_names import formula_over_shapes
 def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Operators, values: Values) -> IntArray:
     """Counts the operations (n,) of each call by torch's formula; without a formula, one per element."""
     calls = ops.are([target is not None for target in ops.targets])
+    factors = [
+        0 if op.name in QUANTIZED_PRODUCTS else _LEFT_FACTOR.get(target)
+        for target, op in zip(ops.targets, ops.different, strict=True)
+    ]
     counted = ops.are(
         [
-            target in _LEFT_FACTOR or _formula(target) is not None or GROUPED in op.name
-            for target, op in zip(ops.targets, ops.different, strict=True)
+            factor is not None or _formula(target) is not None or GROUPED in op.name
+            for factor, target, op in zip(factors, ops.targets, ops.different, strict=True)
         ]
     )
     flops = np.where(calls, values.elements, 0)
     cache: dict[tuple[Any, ...], int] = {}
-    factors = [_LEFT_FACTOR.get(target) for target in ops.targets]
     numbers: list[int] = ops.number.tolist()
     positions: list[int] = np.flatnonzero(counted).tolist()
     for i in positions:

@@ -32,6 +32,9 @@ _UNDECLARED = ("aten._unsafe_view.default", "_c10d_functional.wait_tensor.defaul
 GROUPED = "grouped_mm"
 """Part of the names of grouped matrix products, as in a mixture of experts: torch has no formula for them."""
 
+QUANTIZED_PRODUCTS = frozenset({"aten._int_mm.default", "aten._scaled_mm_v2.default"})
+"""Matrix products for which torch has no formula, and which its partitioner does not list as compute-intensive."""
+
 COLLECTIVE = "a collective"
 
 # Namespaces. Those of the second are in joint graphs of models that call them by name (torch 2.13).
@@ -86,6 +89,7 @@ class Operator:
             compute_bound=types.is_compute_intensive(node)
             or _has_formula(target)
             or any(word in name for word in ("attention", GROUPED))
+            or name in QUANTIZED_PRODUCTS
             or custom,
             views=_views(target),
             fresh=_fresh(target),
