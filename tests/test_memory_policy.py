@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tagged_steps import OFFLOADED, REPEATED, Step, recomputing, run, traced
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -19,6 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import remat
 from costmodels import MemoryBudget
 from experiments.models.hugging_face import NextToken
+from experiments.models.tagged_steps import OFFLOADED, REPEATED, Step, recomputing, run, traced
 from experiments.models.workloads import convnet, gpt_small, perceptron, resnet
 from remat import InvalidOption, InvalidPlan
 from remat.answer.plan_facts import no_recompute_plan
