@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +87,8 @@ def recomputing(module: fx.GraphModule) -> fx.GraphModule:
                 again[operand] = graph.node_copy(operand, in_backward)
                 again[operand].name = f"{operand.name}_recomputed"
         in_forward[node] = graph.node_copy(node, in_backward)
+    for element in reversed(graph.find_nodes(op="call_function", target=operator.getitem)):
+        element.args[0].append(element)  # until then, the whole tuple stays in memory
     graph.eliminate_dead_code()
     return fx.GraphModule(module, graph)
 
@@ -104,12 +107,12 @@ class _Counted(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.peak_bytes = 0
-        self.foreign: set[int] = set()
+        self.foreign: dict[int, Tensor] = {}  # it holds them, because a freed storage's number is used again
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if n.op in ("placeholder", "get_attr") or n.meta.get("host"):
-            self.foreign |= {storage_of(tensor) for tensor in _tensors(result)}
+            self.foreign |= {storage_of(tensor): tensor for tensor in _tensors(result)}
             return result
         if n.op == "output":
             return result
