@@ -87,10 +87,15 @@ def recomputing(module: fx.GraphModule) -> fx.GraphModule:
                 again[operand] = graph.node_copy(operand, in_backward)
                 again[operand].name = f"{operand.name}_recomputed"
         in_forward[node] = graph.node_copy(node, in_backward)
-    for element in reversed(graph.find_nodes(op="call_function", target=operator.getitem)):
-        element.args[0].append(element)  # until then, the whole tuple stays in memory
+    _raise_elements(graph)
     graph.eliminate_dead_code()
     return fx.GraphModule(module, graph)
+
+
+# Until all its elements are taken, a whole tuple stays in memory.
+def _raise_elements(graph: fx.Graph) -> None:
+    for element in reversed(graph.find_nodes(op="call_function", target=operator.getitem)):
+        element.args[0].append(element)
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,9 @@ class Notes:
             meta_entries(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "custom")
         )
         if any(noted):
-            own = [_noted(note or {}) or stack for note, stack in zip(noted, own, strict=True)]
+            paths = [note.get("module_fqn") if note else None for note in noted]
+            own = [{path: (path, None)} if path else stack for path, stack in zip(paths, own, strict=True)]
         return cls(own, forward, traces)
-
-
-def _noted(note: Mapping[str, Any]) -> _Stack | None:
-    path = note.get("module_fqn")
-    return {path: (path, None)} if path else None
 
 
 def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:

@@ -89,9 +89,7 @@ class MemoryPolicy:
             raise InvalidOption(f"MemoryPolicy.kept_modules must be a tuple of paths, got {self.kept_modules!r}")
 
     def graph(self, module: fx.GraphModule) -> Graph:
-        """Reads a traced step, with the bans that its trainer needs: plans are made for this graph. Nothing changes.
-
-        Tags that the module has already are ignored.
+        """Reads a traced step, without its tags, and with the bans that its trainer needs: plans are for this graph.
 
         Raises:
             CaptureError: as for `remat.pytorch.read_step`.
