@@ -43,6 +43,16 @@ def test_the_traced_graph_stays_as_it_is() -> None:
     module.graph.lint()
 
 
+def test_a_step_with_dropout_is_read() -> None:
+    def step(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        loss = nn.functional.dropout(weight.sin(), 0.5).square().mean()
+        return loss, *torch.autograd.grad(loss, weight)
+
+    graph = read_step(make_fx(step)(torch.ones(4, requires_grad=True)), parameters=1)
+    assert graph.random.any()
+    assert graph.in_tangents.any()
+
+
 def test_a_graph_whose_first_output_is_no_loss_is_refused() -> None:
     with pytest.raises(CaptureError, match=r"first output of a step must be its loss.*0 calls.*torch\.autograd\.grad"):
         read_step(traced(detached=True))

@@ -18,12 +18,14 @@ Begin reading in `read.capture` and `run.partitioner`.
 from remat.pytorch.read.capture import capture, capture_all
 from remat.pytorch.read.traced_step import read_step
 from remat.pytorch.run.compile import backend, compile
+from remat.pytorch.run.memory_policy import MemoryPolicy
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.report import Report, last_report
 from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
 __all__ = [
+    "MemoryPolicy",
     "Partitioner",
     "Report",
     "SharedBudget",

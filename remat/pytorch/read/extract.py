@@ -26,6 +26,9 @@ from remat.pytorch.read.places import Notes, meta_entries, places_of
 from remat.pytorch.read.sharing import bases
 from remat.pytorch.read.values import Values
 
+OVERWRITTEN = "the forward pass overwrites its memory"
+"""Why a value can neither be passed to the backward pass nor be recomputed there."""
+
 
 def extract(
     joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int, meta: Mapping[str, str] | None = None
@@ -160,10 +163,9 @@ class _Reader:
         handles = inputs & backward_targets(writers, tangents)
         readers = {reader for node in handles for reader in node.users if reader not in tangents}
         handle, stale = self._these(handles), self._these(readers)
-        why = "the forward pass overwrites its memory"
         return (
-            cannot_save.also(overwritten & ~handle, why),
-            cannot_recompute.also(overwritten, why).also(stale, "reads what the forward pass overwrites"),
+            cannot_save.also(overwritten & ~handle, OVERWRITTEN),
+            cannot_recompute.also(overwritten, OVERWRITTEN).also(stale, "reads what the forward pass overwrites"),
         )
 
 

@@ -1,7 +1,8 @@
 """Finds the place in the model that computes each value: the path of the module, and the source line.
 
 Dynamo stores both on the nodes of the forward pass, and AOTAutograd copies them to the nodes that autograd adds for
-them. A value without them, such as an input or a node of a compiler pass, gets the place of its first reader.
+them. Where `make_fx` traces a step, torchtitan notes the path of the module as `meta["custom"]["module_fqn"]`. A value
+without them, such as an input or a node of a compiler pass, gets the place of its first reader.
 """
 
 from __future__ import annotations
@@ -49,7 +50,13 @@ class Notes:
 
     @classmethod
     def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:
-        return cls(*(meta_entries(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace")))
+        own, forward, traces, noted = (
+            meta_entries(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "custom")
+        )
+        if any(noted):
+            paths = [note.get("module_fqn") if note else None for note in noted]
+            own = [{path: (path, None)} if path else stack for path, stack in zip(paths, own, strict=True)]
+        return cls(own, forward, traces)
 
 
 def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
