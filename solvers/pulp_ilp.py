@@ -74,6 +74,11 @@ class PuLP(Solver):
                 saved[v].upBound = 0
         for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
             program += recomputed[v] <= available[u]
+        for group in problem.tied_groups:
+            is_recomputed = pulp.LpVariable(f"x{group[0]}", cat=pulp.LpBinary)
+            for v in group.tolist():
+                program += recomputed[v] <= is_recomputed
+                program += saved[v] + offloaded.get(v, 0) <= 1 - is_recomputed
         if problem.budget_bytes is not None:
             _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
