@@ -254,9 +254,7 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
         return True
     if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
         return True
-    if problem.tied is None and (
-        problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes
-    ):
+    if problem.tied is None and (problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes):
         raise CertificateRejected(f"{who} claims INFEASIBLE, but no rule stands in the way of a plan")
     return False
 
