@@ -136,6 +136,22 @@ def test_attention_is_kept_with_what_its_backward_pass_reads() -> None:
     assert ours[0] - least[0] == 4 * (3 * tensor + sums)
 
 
+def test_only_expensive_operators_of_a_saved_region_are_kept_on_demand() -> None:
+    model, tokens = llama()
+    graph = remat.capture(model, tokens, labels=tokens)
+    plain, kept, promised = step(lambda: model(tokens, labels=tokens).loss, model), [], []
+    for budget in (0.0, 0.25, 1.0):
+        chosen = remat.choose_regions(graph, budget=budget, regions="model.layers.*.self_attn*", keep="expensive")
+        assert chosen.choice is not None
+        with chosen.apply(model):
+            ours = step(lambda: model(tokens, labels=tokens).loss, model)
+        same(ours, plain)
+        kept.append(ours[0])
+        promised.append(chosen.choice.saved_bytes)
+    assert [each - kept[0] for each in kept] == [each - promised[0] for each in promised]
+    assert kept[0] < kept[1] < kept[2]
+
+
 def test_dropout_in_saved_and_in_other_regions_draws_the_same_numbers() -> None:
     model, args = gpt(dropout=0.3)
     model.train()
@@ -217,7 +233,7 @@ def test_decisions_travel_as_json_that_is_yaml(tmp_path: Path) -> None:
         ours = step(lambda: model(*args), model)
     with chosen.apply(model):
         assert step(lambda: model(*args), model)[0] == ours[0]
-    (tmp_path / "regions.yaml").write_text('{"format": "remat.regions", "layers": []}')
+    (tmp_path / "regions.yaml").write_text('{"format": "remat.regions", "keep": "all", "layers": []}')
     with pytest.raises(InvalidPlan, match="save_regions"):
         Regions.load(tmp_path / "regions.yaml")
 

@@ -92,14 +92,14 @@ def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
     second = np.zeros(len(graph), np.bool_)
     second[products[1::2]] = True
     for name, region in regions.items():
-        if (saved := _recomputing(graph, region, attention & False)) is not None:
+        if (saved := checkpointed(graph, region, attention & False)) is not None:
             yield name, saved
     for name, stays in {"attention": attention, "attention and every second product": attention | second}.items():
-        if stays.any() and (saved := _recomputing(graph, layers, stays)) is not None:
+        if stays.any() and (saved := checkpointed(graph, layers, stays)) is not None:
             yield f"every layer checkpointed, saving {name}", saved
 
 
-def _recomputing(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray | None:
+def checkpointed(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray | None:
     """Recomputes regions but for what leaves them, as `torch.utils.checkpoint` does under `torch.compile`."""
     leaves = graph.output.copy()
     crossing = graph.in_forward[graph.consumers] & (region[graph.producers] != region[graph.consumers])

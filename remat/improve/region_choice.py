@@ -20,7 +20,7 @@ from remat.errors import Infeasible, InvalidOption, LimitReached, NotInstalled
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.byte_budgets import evenly_spaced, read_amount, saved_limit
 from remat.improve.region_front import RegionFront
-from remat.improve.region_problem import RegionProblem
+from remat.improve.region_problem import Keep, RegionProblem
 from remat.improve.step_predictor import StepPredictor, predictor_on
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.roofline import DEFAULT_DEVICE
@@ -36,6 +36,9 @@ _SOLVERS = ("cpsat", "pulp")
 
 _STEPS, _CLOSER = 6, 5
 """So many budgets of saved bytes are tried in a search for the peak, and so many more next to the limit."""
+
+_ALIKE = 8
+"""So many policies that treat all layers alike are tried, too."""
 
 _NUMBER = re.compile(r"\d+$")
 
@@ -144,6 +147,7 @@ def choose_graph_regions(
     of: RegionBudget = "saved",
     regions: str | Iterable[str] | None = None,
     tied: bool = False,
+    keep: Keep = "all",
     device: str | None = None,
     solver: str | Solver | None = None,
     time_limit_s: float | None = 20.0,
@@ -152,11 +156,13 @@ def choose_graph_regions(
     checked_graph(graph)
     if of not in get_args(RegionBudget):
         raise InvalidOption(f'of must be "saved" or "peak", got {of!r}')
+    if keep not in get_args(Keep):
+        raise InvalidOption(f'keep must be "all" or "expensive", got {keep!r}')
     amount = read_amount(budget, "budget")
     predictor = predictor_on(graph, GRAPHS_OWN if device is None else device)
     graph = graph if predictor is None else predictor.graph
     profile = find_device(device or DEFAULT_DEVICE) if predictor is None else predictor.device
-    search = _Search(RegionProblem.of(graph, profile, regions, tied=tied), predictor, solver, time_limit_s)
+    search = _Search(RegionProblem.of(graph, profile, regions, tied=tied, keep=keep), predictor, solver, time_limit_s)
     if of == "saved":
         limit = saved_limit(graph, search.problem, amount)
         return search.within_saved(limit if isinstance(amount, int) else max(limit, search.least_bytes))
@@ -212,6 +218,10 @@ class _Search:
             plan = self._solved(size, limit_s).plan
             return plan is not None and peak(self._saves(plan)) <= limit
 
+        # A peak is no sum: treating all layers alike may have a smaller one than any optimum for saved bytes.
+        if (alike := RegionFront.of(self._regions.tied_by_name())) is not None:
+            for position in evenly_spaced(0, len(alike.cost) - 1, min(_ALIKE, len(alike.cost))):
+                peak(alike.saves(position))
         most, least = peak(self._everything), peak(self._nothing)
         limit = amount if isinstance(amount, int) else max(int(amount * most), least)
         limit_s = None if self._limit_s is None else self._limit_s / (_STEPS + _CLOSER)

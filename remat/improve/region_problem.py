@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Literal
 
 import numpy as np
 
@@ -21,15 +22,16 @@ from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_TIME_MODEL, costmodel_class
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, IntArray
-from remat.facts.graph import Graph, Region
+from remat.facts.graph import Graph
 from remat.facts.uses import propagate_to_operands
-from remat.improve.byte_budgets import default_plan
-from remat.improve.one_liners import layer_path
+from remat.improve.one_liners import checkpointed, layer_path
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.roofline import Roofline
 from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 from remat.words import near_of
+
+Keep = Literal["all", "expensive"]
 
 WHOLE_LAYERS = "layers"
 """The value of `regions` with which each layer is one region: it is checkpointed, or it is not."""
@@ -57,7 +59,13 @@ class RegionProblem:
 
     @classmethod
     def of(
-        cls, graph: Graph, device: DeviceProfile, regions: str | Iterable[str] | None = None, *, tied: bool = False
+        cls,
+        graph: Graph,
+        device: DeviceProfile,
+        regions: str | Iterable[str] | None = None,
+        *,
+        tied: bool = False,
+        keep: Keep = "all",
     ) -> RegionProblem:
         """States the decisions of a graph.
 
@@ -66,13 +74,15 @@ class RegionProblem:
             regions: paths or patterns ("model.layers.*.mlp.*"), "layers", or None for all modules in layers that
                 themselves compute a product, a convolution or attention.
             tied: whether regions of one name have one decision in all layers.
+            keep: what "save" means: "all", as above; or "expensive": of a saved region, only products, convolutions and
+                attention are not computed twice.
 
         Raises:
             InvalidOption: the graph has no module paths, or what is named is no module in a layer.
         """
         if not any(graph.modules):
             raise InvalidOption("regions are modules, and this graph does not know its modules: capture a module")
-        runs: list[bool] = (graph.in_forward & ~graph.leaf).tolist()
+        runs: list[bool] = (_with_elements(graph, graph.in_forward) & ~graph.leaf).tolist()
         paths = [path if run else "" for path, run in zip(graph.modules, runs, strict=True)]
         repeats = len({layer_path(path) for path in paths} - {""}) > 1
         find_layer: Callable[[str], str] = layer_path if repeats else lambda path: path
@@ -83,17 +93,24 @@ class RegionProblem:
         scopes = [find_layer(path) for path in paths]
         names = tuple(dict.fromkeys(filter(None, innermost)))
         layer_of = tuple(map(find_layer, names))
-        inside = [name.removeprefix(layer) for name, layer in zip(names, layer_of, strict=True)]
-        labels = inside if tied else names
-        number = {label: position for position, label in enumerate(dict.fromkeys(labels))}
-        groups = tuple(number[label] for label in labels)
-        group_of = dict(zip(names, groups, strict=True))
+        group_of = {name: position for position, name in enumerate(names)}
         group = np.array([group_of.get(name, -1) for name in innermost], np.int64)
         layers = tuple(dict.fromkeys(filter(None, scopes)))
         number_of = {layer: position for position, layer in enumerate(layers, start=1)}
         scope = np.array([number_of.get(path, 0) for path in scopes], np.int64)
-        problem = _problem(graph, device, scope, group)
-        return cls(names, layer_of, layers, groups, scope[graph.plannable], problem)
+        problem = _problem(graph, device, scope, group, keep)
+        free = cls(names, layer_of, layers, tuple(range(len(names))), scope[graph.plannable], problem)
+        return free.tied_by_name() if tied else free
+
+    def tied_by_name(self) -> RegionProblem:
+        """Returns the same regions, where those of one name have one decision in all layers."""
+        assert self.problem.tied is not None
+        names = [name.removeprefix(layer) for name, layer in zip(self.names, self.layer_of, strict=True)]
+        number = {name: position for position, name in enumerate(dict.fromkeys(names))}
+        groups = tuple(number[name] for name in names)
+        new = np.full(max(self.groups) + 2, -1)  # the last one stands for values in no group
+        new[list(self.groups)] = groups
+        return replace(self, groups=groups, problem=replace(self.problem, tied=new[self.problem.tied]))
 
     @property
     def layers_interact(self) -> bool:
@@ -165,16 +182,19 @@ def _outermost(path: str, chosen: set[str]) -> str:
     return next((module for module in reversed(_with_parents(path)) if module in chosen), "")
 
 
-def _problem(graph: Graph, device: DeviceProfile, scope: IntArray, group: IntArray) -> Problem:
+def _problem(graph: Graph, device: DeviceProfile, scope: IntArray, group: IntArray, keep: Keep) -> Problem:
     inside, passed_on = scope > 0, _passed_on(graph, scope)
     # Prices are those of what layers compute again: outside, nothing is decided.
     problem = costmodel_class(DEFAULT_TIME_MODEL)(estimator=Roofline(device)).pose(graph)  # pyright: ignore[reportCallIssue]
-    kept_outside = _kept_outside(graph, inside & ~passed_on)
+    by_default = checkpointed(graph, scope - 1, np.zeros(len(graph), np.bool_))
+    kept_outside = np.zeros(len(graph), np.bool_) if by_default is None else graph.owners(by_default) & ~inside
     values = graph.plannable
     settled = forced_values(problem).not_recomputable | problem.cannot_save.mask
     of_input = graph.input[graph.base][values]
-    fixed = (passed_on | (kept_outside & ~inside))[values] & ~settled
+    fixed = (passed_on | kept_outside)[values] & ~settled
     tied = (inside & (group >= 0))[values] & ~settled & ~fixed & ~of_input
+    if keep == "expensive":
+        tied &= _with_elements(graph, graph.compute_bound)[values]
     recomputed = ~settled & ~fixed & ~tied
     problem = problem.priced(
         save_cost=problem.save_cost,
@@ -188,18 +208,17 @@ def _problem(graph: Graph, device: DeviceProfile, scope: IntArray, group: IntArr
     return replace(problem, needed=problem.needed | (most & fixed), tied=np.where(tied, group[values], -1))
 
 
+def _with_elements(graph: Graph, values: BoolArray) -> BoolArray:
+    """Returns (n,) some values with the elements of tuples among them, also those that only the backward pass reads."""
+    elements = graph.tuple_element[graph.consumers] & values[graph.producers]
+    all_results = values.copy()
+    all_results[graph.consumers[elements]] = True
+    return all_results
+
+
 def _passed_on(graph: Graph, scope: IntArray) -> BoolArray:
     """Returns (n,) the owners of what one layer passes to another, or to what is outside."""
-    passed_on = graph.output & (scope > 0)
-    crossing = graph.in_forward[graph.consumers] & (scope[graph.producers] != scope[graph.consumers])
-    passed_on[graph.producers[crossing & (scope[graph.producers] > 0)]] = True
-    return graph.owners(passed_on)
-
-
-def _kept_outside(graph: Graph, recomputed: BoolArray) -> BoolArray:
-    """Returns (n,) what PyTorch's default plan saves if these values are checkpointed."""
-    checkpointed = recomputed & ~graph.cannot_recompute.mask & ~graph.must_save
-    plan = default_plan(replace(graph, prefer_recompute=graph.prefer_recompute | checkpointed))
-    if plan is None:
-        return np.zeros(len(graph), np.bool_)
-    return graph.owners(Choice.from_plan(graph, plan).saved) & (graph.region == Region.FORWARD)
+    passed_on, forward = graph.output & (scope > 0), _with_elements(graph, graph.in_forward)
+    maker, reader = scope[graph.producers], scope[graph.consumers]
+    passed_on[graph.producers[forward[graph.consumers] & (maker > 0) & (maker != reader)]] = True
+    return graph.owners(passed_on) & (scope > 0)

@@ -20,6 +20,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from remat.errors import CaptureError, InvalidPlan
 from remat.pytorch.eager.recording import draws, every_cast
+from remat.pytorch.read.operators import is_expensive
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
     argument_of,
@@ -42,10 +43,11 @@ class RegionPolicy:
 
     Args:
         decisions: whether each region, by its path, is saved. `enter` must surround the calls of its module.
+        only_expensive: whether of a saved region only products, convolutions and attention do not run twice.
     """
 
-    def __init__(self, decisions: Mapping[str, bool]) -> None:
-        self._decisions = decisions
+    def __init__(self, decisions: Mapping[str, bool], *, only_expensive: bool = False) -> None:
+        self._decisions, self._only_expensive = decisions, only_expensive
         self._running: list[bool] = []
 
     def enter(self, region: str, function: _Function) -> _Function:
@@ -62,10 +64,11 @@ class RegionPolicy:
 
         return inside  # type: ignore[return-value]
 
-    @property
-    def is_saved(self) -> bool:
-        """Returns whether what runs at the moment belongs to a saved region."""
-        return bool(self._running) and self._running[-1]
+    def is_saved(self, operator: Any) -> bool:
+        """Returns whether an operator that runs at the moment does not run twice."""
+        if not self._running or not self._running[-1]:
+            return False
+        return not self._only_expensive or is_expensive(operator)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """Makes the argument of `checkpoint(layer, *args, use_reentrant=False, context_fn=policy.contexts)`."""
@@ -136,7 +139,7 @@ class _Forward(TorchDispatchMode):
         written = _written(func, args, kwargs)
         leaves, structure = tree_flatten(result)
         is_view = not written and bool(leaves) and _storages(leaves) <= taken and all(map(_is_tensor, leaves))
-        is_saved = self._policy.is_saved
+        is_saved = self._policy.is_saved(func)
         if is_saved and not is_view and written <= self._made:
             self._made |= _storages(leaves) - taken
             self._calls.append(_Call(func, [_detached(leaf) for leaf in leaves], structure))
@@ -178,7 +181,7 @@ class _Again(TorchDispatchMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        if func in never_asked_about or not self._policy.is_saved:
+        if func in never_asked_about or not self._policy.is_saved(func):
             return func(*args, **kwargs)
         call = next(self._calls, None)
         if call is None or call.operator is not func:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from remat.facts.argument_checks import checked_path
 from remat.facts.graph import Graph
 from remat.facts.json_file import column_in, read_document, write_document
 from remat.improve.region_choice import RegionBudget, RegionChoice, choose_graph_regions
+from remat.improve.region_problem import Keep
 from remat.pytorch.eager.region_contexts import RegionPolicy
 from remat.pytorch.read.capture import capture
 from remat.pytorch.seam.torch_names import checkpoint
@@ -32,12 +33,14 @@ class Regions:
         layers: the paths of the modules that run again in the backward pass.
         save_regions: the paths of the modules of which nothing runs again.
         recompute_regions: the paths of the others that were decided about.
+        keep: whether of a saved region "all" that is read is kept, or only the results of "expensive" operators.
         choice: the figures, the bound, the predicted step and the plan; None after `load`.
     """
 
     layers: tuple[str, ...]
     save_regions: tuple[str, ...]
     recompute_regions: tuple[str, ...]
+    keep: Keep = "all"
     choice: RegionChoice | None = field(default=None, compare=False)
 
     @property
@@ -53,19 +56,21 @@ class Regions:
     def save(self, path: str | Path) -> None:
         """Writes the lists as JSON, which every reader of YAML reads, too."""
         lists = {name: list(getattr(self, name)) for name in ("layers", "save_regions", "recompute_regions")}
-        write_document({"format": _FORMAT, **lists}, checked_path(path), indent=2)
+        write_document({"format": _FORMAT, "keep": self.keep, **lists}, checked_path(path), indent=2)
 
     @classmethod
     def load(cls, path: str | Path) -> Regions:
         """Reads a file that `save` wrote.
 
         Raises:
-            InvalidPlan: the file is truncated, not JSON, or lacks a list.
+            InvalidPlan: the file is truncated, not JSON, or lacks an entry.
         """
         document = read_document(checked_path(path), _FORMAT, InvalidPlan)
         names = ("layers", "save_regions", "recompute_regions")
+        if document.get("keep") not in get_args(Keep):
+            raise InvalidPlan(f'"keep" must be "all" or "expensive", got {document.get("keep")!r}')
         layers, saved, recomputed = (tuple(column_in(document, name, InvalidPlan)) for name in names)
-        return cls(layers, saved, recomputed)
+        return cls(layers, saved, recomputed, document["keep"])
 
     def policy(self, model: nn.Module) -> AppliedRegions:
         """Tells a model's modules which regions they are; `contexts` of the result is a `context_fn` for checkpoints.
@@ -100,14 +105,16 @@ class Regions:
         return applied
 
     def _is_whole(self, layer: str) -> bool:
-        return layer in self.save_regions and not any(_is_in(region, layer) for region in self.recompute_regions)
+        has_more = any(_is_in(region, layer) for region in self.recompute_regions)
+        return self.keep == "all" and layer in self.save_regions and not has_more
 
 
 class AppliedRegions(RegionPolicy, AbstractContextManager["AppliedRegions"]):
     """Undoes what `Regions.apply` or `Regions.policy` did to a model, at the end of a block or by `remove`."""
 
     def __init__(self, regions: Regions) -> None:
-        super().__init__(dict.fromkeys(regions.recompute_regions, False) | dict.fromkeys(regions.save_regions, True))
+        decisions = dict.fromkeys(regions.recompute_regions, False) | dict.fromkeys(regions.save_regions, True)
+        super().__init__(decisions, only_expensive=regions.keep == "expensive")
         self._before: list[tuple[nn.Module, Any]] = []
 
     def replace(self, module: nn.Module, wrap: Callable[[Any], Any]) -> None:
@@ -136,6 +143,7 @@ def choose_regions(
     of: RegionBudget = "saved",
     regions: str | Iterable[str] | None = None,
     tied: bool = False,
+    keep: Keep = "all",
     device: str | None = None,
     solver: str | Solver | None = None,
     time_limit_s: float | None = 20.0,
@@ -157,6 +165,8 @@ def choose_regions(
         regions: paths or patterns ("model.layers.*.mlp.*"); "layers" for whole layers, which are checkpointed or not;
             None for all modules in layers that themselves compute a product, a convolution or attention.
         tied: whether modules of one name have one decision in all layers.
+        keep: "all": nothing of a saved region is computed twice. "expensive": only products, convolutions and attention
+            are not, which takes less memory where a region computes other things, too.
         device: the device whose times and kernels are predicted, such as "h100"; None for that of the graph.
         solver: a solver that takes tied values ("cpsat", "pulp"); None compares all decisions of each layer, and takes
             an integer program only for layers with more than ten decisions.
@@ -188,6 +198,7 @@ def choose_regions(
         of=of,
         regions=regions,
         tied=tied,
+        keep=keep,
         device=device,
         solver=solver,
         time_limit_s=time_limit_s,
@@ -195,7 +206,7 @@ def choose_regions(
     by_decision = {
         flag: tuple(name for name, saved in choice.decisions.items() if saved is flag) for flag in (True, False)
     }
-    return Regions(choice.regions.layers, by_decision[True], by_decision[False], choice)
+    return Regions(choice.regions.layers, by_decision[True], by_decision[False], keep, choice)
 
 
 def _module(model: nn.Module, path: str) -> nn.Module:
