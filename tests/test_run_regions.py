@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import remat
 from experiments.models.zoo import gpt2
-from remat import CaptureError, InvalidOption, InvalidPlan
+from remat import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.pytorch.eager.regions import Regions
 
 
@@ -280,3 +280,36 @@ def test_a_model_that_does_something_else_the_second_time_is_noticed() -> None:
 
 def _flat(sample: tuple[nn.Module, tuple[Tensor, ...]]) -> tuple[Any, ...]:
     return sample[0], *sample[1]
+
+
+def with_torch_remat(saved: tuple[str, ...], dropout: float = 0.0) -> tuple[nn.Module, tuple[Tensor, ...], Regions]:
+    pytest.importorskip("torch_remat")
+    model, args = gpt(dropout)
+    names = tuple(f"blocks.{i}.{m}" for i in range(3) for m in ("qkv", "project", "up", "down"))
+    return model, args, Regions(tuple(f"blocks.{i}" for i in range(3)), saved, tuple({*names} - {*saved}))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_regions_of_torch_remat_keep_what_is_saved_and_nothing_else(dropout: float) -> None:
+    saved = ("blocks.0.up", "blocks.1.up", "blocks.1.qkv")
+    model, args, regions = with_torch_remat(saved, dropout)
+    plain = step(lambda: model(*args), model)
+    with Regions(regions.layers, (), ()).apply_torch_remat(model):
+        least = step(lambda: model(*args), model)
+    with regions.apply_torch_remat(model):
+        ours = step(lambda: model(*args), model)
+    same(least, plain)
+    same(ours, plain)
+    assert ours[0] - least[0] == 2 * 32 * 4 * (2 * 256 + 192)
+    assert least[3].count("aten.addmm.default") - ours[3].count("aten.addmm.default") == len(saved)
+    assert step(lambda: model(*args), model)[0] == plain[0]
+
+
+def test_what_torch_remat_cannot_do_is_refused() -> None:
+    model, _ = gpt()
+    for regions in (
+        Regions(("blocks.0",), ("blocks.0",), ("blocks.0.up",)),
+        Regions(("blocks.0",), ("blocks.0.up",), (), "expensive"),
+    ):
+        with pytest.raises(UnsupportedProblem, match="torch_remat saves regions as a whole"):
+            regions.apply_torch_remat(model)

@@ -12,13 +12,14 @@ from typing import Any, get_args
 from torch import nn
 
 from remat.answer.solver import Solver
-from remat.errors import InvalidOption, InvalidPlan
+from remat.errors import InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.facts.argument_checks import checked_path
 from remat.facts.graph import Graph
 from remat.facts.json_file import column_in, read_document, write_document
 from remat.improve.region_choice import RegionBudget, RegionChoice, choose_graph_regions
 from remat.improve.region_problem import Keep
 from remat.pytorch.eager.region_contexts import RegionPolicy
+from remat.pytorch.eager.torch_remat_regions import apply_with_torch_remat
 from remat.pytorch.read.capture import capture
 from remat.pytorch.seam.torch_names import checkpoint
 
@@ -103,6 +104,32 @@ class Regions:
             options: dict[str, Any] = {} if is_plain else {"context_fn": applied.contexts}
             applied.replace(_module(model, layer), lambda forward, options=options: _checkpointed(forward, options))
         return applied
+
+    def apply_torch_remat(self, model: nn.Module) -> AppliedRegions:
+        """Applies the decisions as regions of Meta's `torch_remat`.
+
+        It runs a layer again to its end, so it also keeps what a saved region returns if only the last operators of the
+        layer read that. Arguments, result and errors are otherwise those of `apply`.
+
+        Raises:
+            NotInstalled: `torch_remat` is missing.
+            UnsupportedProblem: a saved region contains one that is recomputed, or keeps expensive operators only.
+        """
+        outermost = [region for region in self.save_regions if not self._is_inside(region, self.save_regions)]
+        split = [region for region in self.recompute_regions if self._is_inside(region, outermost)]
+        if split or (self.keep != "all" and self.save_regions):
+            what = f"{split[0]!r} is recomputed inside of a saved region" if split else f"keep={self.keep!r}"
+            raise UnsupportedProblem(
+                f"torch_remat saves regions as a whole: {what}; choose other regions, or use apply"
+            )
+        applied = AppliedRegions(self)
+        apply_with_torch_remat(
+            lambda path, wrap: applied.replace(_module(model, path), wrap), self.checkpointed_layers, outermost
+        )
+        return applied
+
+    def _is_inside(self, region: str, others: Iterable[str]) -> bool:
+        return any(region != other and _is_in(region, other) for other in others)
 
     def _is_whole(self, layer: str) -> bool:
         has_more = any(_is_in(region, layer) for region in self.recompute_regions)
