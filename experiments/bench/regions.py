@@ -30,13 +30,13 @@ from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
 CASES = (
-    "gpt2-medium-h100",
-    "hf-llama3-8b-lora",
     "hf-llama3-8b-32k",
-    "hf-mixtral-8x7b",
+    "hf-llama3-8b-lora",
     "hf-vit-base",
-    "hf-bert-large-sdpa",
+    "hf-mixtral-8x7b",
     "resnet50-a100",
+    "hf-bert-large-sdpa",
+    "gpt2-medium-h100",
 )
 BY_HAND = {
     "every layer checkpointed": "all layers",
