@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from remat.pytorch import last_report as last_report
     from remat.pytorch.ahead import forecast as forecast
     from remat.pytorch.ahead import largest_batch as largest_batch
+    from remat.pytorch.eager.regions import choose_regions as choose_regions
     from remat.pytorch.eager.selective import selective_policy as selective_policy
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "SharedBudget": "remat.pytorch",
     "capture": "remat.pytorch",
+    "choose_regions": "remat.pytorch.eager.regions",
     "compile": "remat.pytorch",
     "last_report": "remat.pytorch",
     "forecast": "remat.pytorch.ahead",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -148,6 +149,7 @@ class _Model:
             for kind in (positions, open_positions, hosted_positions)
         )
         _add_rules(program, problem, saved, recomputed, offloaded)
+        _add_ties(program, problem, always_saved, (saved, offloaded), recomputed)
         budget = problem.budget_bytes
         if budget is not None:
             room = budget - int(problem.save_bytes[always_saved].sum())
@@ -206,6 +208,20 @@ def _add_rules(
     for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
         if v in recomputed and not needed[u]:
             program.add_bool_or([recomputed[v].negated(), *ways[u]])
+
+
+# A tied group has one decision.
+def _add_ties(
+    program: Any, problem: Problem, always_saved: BoolArray, keeps: Sequence[dict[int, Any]], recomputed: dict[int, Any]
+) -> None:
+    for group in problem.tied_groups:
+        is_recomputed = program.new_constant(0) if always_saved[group].any() else program.new_bool_var("")
+        for v in group.tolist():
+            if v in recomputed:
+                program.add_implication(recomputed[v], is_recomputed)
+            for kind in keeps:
+                if v in kind:
+                    program.add_implication(kind[v], is_recomputed.negated())
 
 
 def _add_budget(program: Any, saved: dict[int, Any], sizes: IntArray, room: int, count_sizes: bool) -> None:

@@ -33,7 +33,7 @@ class Exhaustive(Solver):
     """
 
     name: ClassVar[str] = "exhaustive"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIED})
     max_values: ClassVar[int | None] = 16
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
@@ -53,6 +53,8 @@ class Exhaustive(Solver):
 
         legal = (save & _bits(problem.cannot_save.mask) == 0) & (recompute & _bits(problem.cannot_recompute.mask) == 0)
         legal &= host & ~save == 0
+        for group in problem.tied_groups:
+            legal &= (save & (bits := sum(1 << v for v in group.tolist())) == 0) | (recompute & bits == 0)
         copies = np.zeros(n, np.int64)
         if problem.offload is not None:
             legal &= host & _bits(problem.offload.banned.mask) == 0

@@ -46,7 +46,7 @@ class Portfolio(Solver):
 
     name: ClassVar[str] = "portfolio"
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset(Feature)
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.TIED}
 
     tolerance: float = 0.001
     seconds: float = 9.5

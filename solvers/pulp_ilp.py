@@ -74,6 +74,7 @@ class PuLP(Solver):
                 saved[v].upBound = 0
         for u, v in zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True):
             program += recomputed[v] <= available[u]
+        _add_ties(program, problem, recomputed, available)
         if problem.budget_bytes is not None:
             _add_budget(program, saved, problem.save_bytes.tolist(), problem.budget_bytes)
 
@@ -82,6 +83,17 @@ class PuLP(Solver):
         if solution.termination.limit is not None and not is_limited:
             raise RematError(f"pulp: CBC stopped early, though no limit was set; it said:\n{log}")
         return solution
+
+
+# Adds a binary for each tied group, which allows its values to be recomputed, or to be saved.
+def _add_ties(program: Any, problem: Problem, recomputed: list[Any], available: list[Any]) -> None:
+    import pulp
+
+    for group in problem.tied_groups:
+        is_recomputed = pulp.LpVariable(f"x{group[0]}", cat=pulp.LpBinary)
+        for v in group.tolist():
+            program += recomputed[v] <= is_recomputed
+            program += available[v] - recomputed[v] <= 1 - is_recomputed
 
 
 # Adds `sum sizes * saved <= budget`, one row per digit, as in written addition. CBC satisfies a row only to about one

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.accuracy.compiled_peaks import LABELS, errors
+from experiments.bench import regions
 from experiments.bench.budget_kernels import change, is_better
 from experiments.bench.gpu_plans import fewer
 from experiments.recipes.beside import largest_difference
@@ -380,3 +381,14 @@ def test_the_readme_has_three_figures_of_the_sections_that_it_names() -> None:
         (target,) = re.findall(r"\((docs/.*?)\)", bullet)
         told = re.sub(r"\[.*?\]\(.*?\)", "", bullet, flags=re.DOTALL)
         assert not figures_that_a_section_lacks(re.sub(r"H\d+", "", told), target)
+
+
+def test_what_decisions_about_modules_lose() -> None:
+    rows = rows_of("regions")
+    stated = sentences(section("Predicted for an H100"))
+    for line in regions.summary(rows)[0].splitlines():
+        assert sentences(line) in stated
+    better = [min(row[way] for way in ("modules", "expensive") if row[way] is not None) for row in rows]
+    assert all(ours <= row["by_hand"] + 1e-3 for ours, row in zip(better, rows, strict=True))
+    worst = max(rows, key=lambda row: (1 + row["expensive"]) / (1 + row["operators"]))
+    assert worst["case"] == "hf-llama3-8b-lora"

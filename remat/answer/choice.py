@@ -121,6 +121,10 @@ class Choice(FrozenColumns):
         """Returns whether the saved bytes fit the problem's budget."""
         return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
 
+    def keeps_ties(self, problem: Problem) -> bool:
+        """Returns whether no group of tied values is partly saved and partly recomputed."""
+        return not any(any_set(self.saved[g]) and any_set(self.recomputed[g]) for g in problem.tied_groups)
+
     def plan(self, owner: Problem | Graph) -> Plan:
         """Returns the choice by name, in the order of the values, with the signature of the graph."""
         names = owner.names

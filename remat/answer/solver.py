@@ -29,6 +29,7 @@ class Feature(Enum):
     BUDGET = "a byte budget"
     OFFLOAD = "offloading"
     TIME_LIMIT = "a time limit"
+    TIED = "tied values"
 
 
 class Solver(ABC):
@@ -93,7 +94,11 @@ class Solver(ABC):
 
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
-    needs = {Feature.BUDGET: problem.budget_bytes is not None, Feature.OFFLOAD: problem.offload is not None}
+    needs = {
+        Feature.BUDGET: problem.budget_bytes is not None,
+        Feature.OFFLOAD: problem.offload is not None,
+        Feature.TIED: problem.tied is not None,
+    }
     return tuple(feature for feature, needed in needs.items() if needed)
 
 

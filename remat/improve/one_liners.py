@@ -54,12 +54,22 @@ def layers_of(graph: Graph) -> IntArray:
     A layer is a module with a number in its path, such as "model.layers.3". A graph without module paths has the blocks
     that its forward pass repeats.
     """
-    paths = [match.group(1) if (match := _LAYER.match(path)) else "" for path in graph.modules]
+    paths = [layer_path(path) for path in graph.modules]
     if not any(paths):
         return repeated_layers(graph)
     numbers = {path: number for number, path in enumerate(dict.fromkeys(filter(None, paths)))}
     layers = np.array([numbers.get(path, _OUTSIDE) for path in paths], np.int64)
     return np.where(graph.in_forward & ~graph.input, layers, _OUTSIDE)
+
+
+def layer_path(path: str) -> str:
+    """Returns the path of the layer that contains a module, or is it; "" if none does.
+
+    >>> layer_path("model.layers.3.mlp.up"), layer_path("model.head")
+    ('model.layers.3', '')
+    """
+    match = _LAYER.match(path)
+    return match.group(1) if match else ""
 
 
 def _default(graph: Graph) -> BoolArray | None:
@@ -82,14 +92,14 @@ def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
     second = np.zeros(len(graph), np.bool_)
     second[products[1::2]] = True
     for name, region in regions.items():
-        if (saved := _recomputing(graph, region, attention & False)) is not None:
+        if (saved := checkpointed(graph, region, attention & False)) is not None:
             yield name, saved
     for name, stays in {"attention": attention, "attention and every second product": attention | second}.items():
-        if stays.any() and (saved := _recomputing(graph, layers, stays)) is not None:
+        if stays.any() and (saved := checkpointed(graph, layers, stays)) is not None:
             yield f"every layer checkpointed, saving {name}", saved
 
 
-def _recomputing(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray | None:
+def checkpointed(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray | None:
     """Recomputes regions but for what leaves them, as `torch.utils.checkpoint` does under `torch.compile`."""
     leaves = graph.output.copy()
     crossing = graph.in_forward[graph.consumers] & (region[graph.producers] != region[graph.consumers])

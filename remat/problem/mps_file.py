@@ -30,7 +30,11 @@ from remat.problem.problem import Problem
 
 
 def write_mps(problem: Problem, path: Path) -> None:
-    """Writes a problem as free MPS; equal problems always give equal bytes."""
+    """Writes a problem as free MPS; equal problems always give equal bytes.
+
+    Raises `UnsupportedProblem` if values are tied.
+    """
+    problem.require_untied("the MPS file")
     write_file(path, "".join(f"{line}\n" for line in _lines(problem)).encode("ascii"))
 
 

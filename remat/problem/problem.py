@@ -18,6 +18,11 @@ With offloading, a third binary `h_v` means "v is saved on the host" (`remat.pro
                 h_v <= b_v - a_v      for every value v
                 h_v  = 0              where v cannot be offloaded
                 sum save_bytes[v] * (b_v - a_v - h_v) <= budget_bytes
+
+With tied values, a binary `x_g` for each group g of them means "what the backward pass reads of g is recomputed":
+
+    subject to  ...
+                a_v <= x_g  and  b_v - a_v <= 1 - x_g      for every value v of g
 """
 
 from __future__ import annotations
@@ -68,6 +73,8 @@ class Problem(FrozenColumns):
         cannot_save, cannot_recompute: bans with reasons.
         budget_bytes: the most bytes that may be saved on the device, or None.
         offload: the cost of offloading; None if nothing can be offloaded.
+        tied: (n,) the number of a group for each value, from 0, or -1 for none: of one group, no value is saved, or no
+            value is recomputed. None if no values are tied.
         signature: that of the graph of the problem, for its plans; empty without a graph.
         places: the line of the model that computes each value, for messages (`remat.Graph.places`); "" by default.
 
@@ -89,6 +96,7 @@ class Problem(FrozenColumns):
     signature: LazyField[tuple[str, ...]] = field(default=LazyField(()))
     places: LazyField[tuple[str, ...]] = field(default=LazyField(()))
     offload: Offload | None = None
+    tied: IntArray | None = None
 
     def __post_init__(self) -> None:
         for name in ("names", "signature", "places"):
@@ -108,6 +116,8 @@ class Problem(FrozenColumns):
             name = next(name for i, name in enumerate(self.names) if self.index[name] != i)
             raise InvalidProblem(f"Problem.names must be unique, got {name!r} twice")
         check_uses(self.names, self.producers, self.consumers, "Problem", InvalidProblem)
+        if self.tied is not None:
+            object.__setattr__(self, "tied", int_column("Problem.tied", self.tied, n, InvalidProblem))
         _check_terms(self)
 
     def priced(
@@ -218,6 +228,19 @@ class Problem(FrozenColumns):
         """Raises an `UnsupportedProblem` that begins with `caller`, if values can be offloaded."""
         if self.offload is not None:
             raise UnsupportedProblem(f"{caller} cannot take a problem in which values can be offloaded")
+        self.require_untied(caller)
+
+    def require_untied(self, caller: str) -> None:
+        """Raises an `UnsupportedProblem` that begins with `caller`, if values are tied."""
+        if self.tied is not None:
+            raise UnsupportedProblem(f"{caller} cannot take a problem with tied values")
+
+    @cached_property
+    def tied_groups(self) -> tuple[IntArray, ...]:
+        """Returns the positions of the values of each tied group."""
+        if self.tied is None:
+            return ()
+        return tuple(np.flatnonzero(self.tied == group) for group in np.unique(self.tied[self.tied >= 0]))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -233,7 +256,11 @@ class Problem(FrozenColumns):
         """Writes the problem as JSON, gzipped if the name ends in ".gz" (see `remat.problem.problem_file`).
 
         Signature and places are left out: only messages use them.
+
+        Raises:
+            UnsupportedProblem: values are tied; the format has no place for that.
         """
+        self.require_untied("the file of a problem")
         write_document(problem_document(self), checked_path(path))
 
     @classmethod

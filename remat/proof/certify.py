@@ -61,6 +61,8 @@ def _cost(problem: Problem, plan: Plan) -> int:
     saved_bytes = choice.saved_bytes(problem)
     if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
         complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
+    if not choice.keeps_ties(problem):
+        complaints.append("saves and recomputes values of one tied group")
     if complaints:
         raise InvalidPlan("the plan is not legal:\n  " + "\n  ".join(complaints))
     return choice.cost(problem)
@@ -252,7 +254,7 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
         return True
     if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
         return True
-    if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
+    if problem.tied is None and (problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes):
         raise CertificateRejected(f"{who} claims INFEASIBLE, but no rule stands in the way of a plan")
     return False
 

@@ -76,6 +76,10 @@ def solve(
         raise type(error)(f"the answer of {algorithm!r} is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
+    if solution.termination.reason is TerminationReason.INFEASIBLE and problem.tied is not None:
+        if throw:
+            raise Infeasible("no plan keeps the budget and saves or recomputes each tied group as a whole")
+        return solution
     if solution.termination.reason is TerminationReason.INFEASIBLE:
         raise CertificateRejected(f"{algorithm.name} claims INFEASIBLE, but no rule stands in the way of a plan")
     if solution.plan is None and throw:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -77,15 +77,7 @@ class EagerCall:
 
     @property
     def draws(self) -> bool:
-        """Returns whether it draws random numbers; attention with a dropout of 0 does not.
-
-        The body of a higher-order operator is unknown, so it counts as random.
-        """
-        if not is_overload(self.op):
-            return True
-        if torch.Tag.nondeterministic_seeded not in self.op.tags:
-            return False
-        return self._argument("dropout_p") != 0
+        return draws(self.op, self.args, self.kwargs)
 
     @property
     def writes_hidden(self) -> bool:
@@ -94,6 +86,18 @@ class EagerCall:
 
     def _argument(self, name: str) -> Any:
         return argument_of(self.op, self.args, self.kwargs, name)
+
+
+def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether a call draws random numbers; attention with a dropout of 0 does not.
+
+    The body of a higher-order operator is unknown, so it counts as random.
+    """
+    if not is_overload(operator):
+        return True
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    return argument_of(operator, args, kwargs, "dropout_p") != 0
 
 
 @dataclass(frozen=True)

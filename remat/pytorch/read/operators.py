@@ -74,12 +74,10 @@ class Operator:
         target: Any = node.target
         types = op_types()
         packet = getattr(target, "overloadpacket", target)
-        name = str(target) if is_overload(target) else getattr(target, "__name__", str(target))
+        name = _name(target)
         seeded = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         # Inductor turns these into pointwise kernels that expand a seed; they are missing in torch's lists.
         expands_seed = name.startswith("prims.inductor_")
-        # The cost of a custom operator is unknown, so it counts as expensive, as in torch.
-        custom = is_overload(target) and not is_builtin(target)
         return cls(
             name=name,
             fusible=types.is_fusible(node) or expands_seed,
@@ -87,11 +85,7 @@ class Operator:
             gives=packet is not torch.ops.aten.cat,
             random=seeded or types.is_random(node) or (expands_seed and "seed" not in name),
             seeded=seeded,
-            compute_bound=types.is_compute_intensive(node)
-            or _has_formula(target)
-            or any(word in name for word in ("attention", GROUPED))
-            or name in QUANTIZED_PRODUCTS
-            or custom,
+            compute_bound=types.is_compute_intensive(node) or is_expensive(target),
             views=_views(target),
             fresh=_fresh(target),
             mutates=is_mutable(target),
@@ -142,6 +136,20 @@ class Operators:
     def __iter__(self) -> Iterator[Operator]:
         numbers: list[int] = self.number.tolist()
         return iter([self.different[i] for i in numbers])
+
+
+def is_expensive(target: Any) -> bool:
+    """Returns whether an operator is a product, a convolution or attention, in eager mode, too.
+
+    The cost of a custom operator is unknown, so it counts as expensive, as in torch.
+    """
+    is_custom = is_overload(target) and not is_builtin(target)
+    is_named = _name(target) in QUANTIZED_PRODUCTS or any(word in _name(target) for word in ("attention", GROUPED))
+    return _has_formula(target) or is_named or is_custom
+
+
+def _name(target: Any) -> str:
+    return str(target) if is_overload(target) else getattr(target, "__name__", str(target))
 
 
 def _has_formula(target: Any) -> bool:

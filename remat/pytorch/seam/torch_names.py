@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import SAC_IGNORED_OPS, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint as checkpoint_call
 from torch.utils.flop_counter import shape_wrapper
 
 from remat.pytorch.seam.internals import unsupported
 
 try:
+    from torch._C._autograd import _top_saved_tensors_default_hooks
     from torch._dispatch.python import enable_python_dispatcher
     from torch._inductor.custom_graph_pass import CustomGraphPass, CustomPartitionerFn
     from torch._library.utils import get_layout_constraint_tag, is_builtin
@@ -42,6 +44,9 @@ never_asked_about: Any = SAC_IGNORED_OPS
 formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
 assume_constant_result: Any = torch.compiler.assume_constant_result
+checkpoint: Any = checkpoint_call
+saved_tensors_hooks_in_force: Any = _top_saved_tensors_default_hooks
+"""The two functions through which autograd keeps tensors at the moment, as `torch.utils.checkpoint` has set them."""
 scoped_library: Any = torch.library._scoped_library
 inputs_of: Any = attrgetter("_input_nodes")
 """The nodes that a node uses, each once and in order: the dictionary that `all_input_nodes` copies into a list."""

@@ -1,0 +1,238 @@
+"""Keeps what some modules compute when `torch.utils.checkpoint` runs a layer again, and nothing more.
+
+Torch's own selective checkpointing keeps every result of the operators that a policy names. This one keeps a result
+only if it is read: by autograd, or by an operator that runs again. It sees both in the forward pass, so it matches no
+operators with a graph. In the recomputation, the operators of saved modules do not run: each gives the result that was
+kept, or an empty tensor that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from remat.errors import CaptureError, InvalidPlan
+from remat.pytorch.eager.recording import draws, every_cast
+from remat.pytorch.read.operators import is_expensive
+from remat.pytorch.seam.torch_names import (
+    TorchDispatchMode,
+    argument_of,
+    is_mutable,
+    never_asked_about,
+    saved_tensors_hooks_in_force,
+    schema_of,
+    storage_number,
+    tree_flatten,
+    tree_leaves,
+    tree_map,
+    tree_unflatten,
+)
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class RegionPolicy:
+    """Knows which region runs at the moment, and makes the contexts of checkpointed calls.
+
+    Args:
+        decisions: whether each region, by its path, is saved. `enter` must surround the calls of its module.
+        only_expensive: whether of a saved region only products, convolutions and attention do not run twice.
+    """
+
+    def __init__(self, decisions: Mapping[str, bool], *, only_expensive: bool = False) -> None:
+        self._decisions, self._only_expensive = decisions, only_expensive
+        self._running: list[bool] = []
+
+    def enter(self, region: str, function: _Function) -> _Function:
+        """Returns a function that runs as part of a region, until it calls that of another one."""
+        is_saved = self._decisions[region]
+
+        @wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            self._running.append(is_saved)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._running.pop()
+
+        return inside  # type: ignore[return-value]
+
+    def is_saved(self, operator: Any) -> bool:
+        """Returns whether an operator that runs at the moment does not run twice."""
+        if not self._running or not self._running[-1]:
+            return False
+        return not self._only_expensive or is_expensive(operator)
+
+    def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """Makes the argument of `checkpoint(layer, *args, use_reentrant=False, context_fn=policy.contexts)`."""
+        calls: list[_Call] = []
+        return _Pass(lambda: _Forward(self, calls)), _Pass(lambda: _Again(self, calls))
+
+
+@dataclass
+class _Call:
+    """Describes an operator of a saved region.
+
+    Attributes:
+        operator: what ran.
+        leaves: its results; None if it runs again, because it is a view, or writes to what others made.
+        structure: that of its results.
+    """
+
+    operator: Any
+    leaves: list[Any] | None
+    structure: Any = None
+
+
+@dataclass(frozen=True)
+class _Empty:
+    """Stands for a tensor that nobody reads."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def tensor(self) -> Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+
+
+class _Forward(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    def __init__(self, policy: RegionPolicy, calls: list[_Call]) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # an argument without a type
+        self._policy, self._calls = policy, calls
+        self._made: set[int] = set()  # storages that saved regions made; `calls` holds them, so no number is reused
+        self._read: set[int] = set()
+        self._read_next: set[int] = set()  # by operators that run again if autograd keeps anything after them
+        pack, unpack = saved_tensors_hooks_in_force(False)
+        self._hooks = saved_tensors_hooks(self._packing(pack), unpack)
+
+    def __enter__(self) -> Any:
+        self._hooks.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        error = (exc_type, exc_val, exc_tb)
+        super().__exit__(*error)  # pyright: ignore[reportUnknownMemberType]  # arguments without a type
+        self._hooks.__exit__(*error)
+        for call in self._calls:
+            call.leaves = None if call.leaves is None else [self._kept(leaf) for leaf in call.leaves]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in never_asked_about:
+            return result
+        taken = _storages((args, kwargs))
+        written = _written(func, args, kwargs)
+        leaves, structure = tree_flatten(result)
+        is_view = not written and bool(leaves) and _storages(leaves) <= taken and all(map(_is_tensor, leaves))
+        is_saved = self._policy.is_saved(func)
+        if is_saved and not is_view and written <= self._made:
+            self._made |= _storages(leaves) - taken
+            self._calls.append(_Call(func, [_detached(leaf) for leaf in leaves], structure))
+            return result
+        if is_saved:
+            self._calls.append(_Call(func, None))
+        if written & self._made:
+            raise CaptureError(
+                f"{func} overwrites what a saved region has computed, so a recomputation would read the new contents: "
+                f"write it without an operator in place, or do not save that region"
+            )
+        if not is_view:
+            self._read_next |= taken & self._made
+        return result
+
+    def _packing(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        def pack_and_note(tensor: Tensor) -> Any:
+            self._read |= self._read_next | _storages(tensor)
+            self._read_next.clear()
+            return pack(tensor)
+
+        return pack_and_note
+
+    def _kept(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or storage_number(leaf) in self._read:
+            return leaf
+        return _Empty(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
+
+
+class _Again(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    def __init__(self, policy: RegionPolicy, calls: list[_Call]) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # an argument without a type
+        self._policy, self._calls = policy, iter(calls)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if func in never_asked_about or not self._policy.is_saved(func):
+            return func(*args, **kwargs)
+        call = next(self._calls, None)
+        if call is None or call.operator is not func:
+            expected = "no operator" if call is None else call.operator
+            raise InvalidPlan(
+                f"a recomputation runs {func} in a saved region, where the forward pass ran {expected}: the model must "
+                f"do the same each time"
+            )
+        if call.leaves is None:
+            return func(*args, **kwargs)
+        if draws(func, args, kwargs):  # else the generator would not advance, and later operators would draw others
+            copied: Any = tree_map(_elsewhere, (args, kwargs)) if is_mutable(func) else (args, kwargs)
+            func(*copied[0], **copied[1])
+        return tree_unflatten([_given_again(leaf) for leaf in call.leaves], call.structure)
+
+
+# A context that can be entered several times: with `retain_graph=True`, there are several recomputations.
+class _Pass(AbstractContextManager[Any]):
+    def __init__(self, mode: Callable[[], TorchDispatchMode]) -> None:
+        self._mode, self._open = mode, ExitStack()
+
+    def __enter__(self) -> Any:
+        self._open.enter_context(every_cast())
+        return self._open.enter_context(self._mode())
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._open.__exit__(*error)
+
+
+def _is_tensor(leaf: object) -> bool:
+    return isinstance(leaf, Tensor)
+
+
+def _elsewhere(leaf: Any) -> Any:
+    return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+
+
+def _given_again(leaf: Any) -> Any:
+    return leaf.tensor() if isinstance(leaf, _Empty) else _detached(leaf)
+
+
+def _storages(tree: Any) -> set[int]:
+    return {number for leaf in tree_leaves(tree) if (number := storage_number(leaf)) is not None}
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
+    if not is_mutable(func):
+        return set()
+    written = [a.name for a in schema_of(func).arguments if a.alias_info is not None and a.alias_info.is_write]
+    return _storages([argument_of(func, args, kwargs, name) for name in written])
