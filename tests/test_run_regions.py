@@ -283,7 +283,6 @@ def _flat(sample: tuple[nn.Module, tuple[Tensor, ...]]) -> tuple[Any, ...]:
 
 
 def with_torch_remat(saved: tuple[str, ...], dropout: float = 0.0) -> tuple[nn.Module, tuple[Tensor, ...], Regions]:
-    pytest.importorskip("torch_remat")
     model, args = gpt(dropout)
     names = tuple(f"blocks.{i}.{m}" for i in range(3) for m in ("qkv", "project", "up", "down"))
     return model, args, Regions(tuple(f"blocks.{i}" for i in range(3)), saved, tuple({*names} - {*saved}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,13 +13,14 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.registry import usable_solvers
 from remat.answer.solution import Enumeration, Solution, StepEstimate, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, NotInstalled
 from remat.facts.graph import Graph, checked_graph
-from remat.improve.byte_budgets import evenly_spaced, read_amount, saved_limit
+from remat.improve.byte_budgets import default_plan, evenly_spaced, read_amount, saved_limit
 from remat.improve.region_front import RegionFront
 from remat.improve.region_problem import Keep, RegionProblem
 from remat.improve.step_predictor import StepPredictor, predictor_on
@@ -223,7 +225,9 @@ class _Search:
             for position in evenly_spaced(0, len(alike.cost) - 1, min(_ALIKE, len(alike.cost))):
                 peak(alike.saves(position))
         most, least = peak(self._everything), peak(self._nothing)
-        limit = amount if isinstance(amount, int) else max(int(amount * most), least)
+        default = default_plan(predictor.graph)
+        of_default = most if default is None else predictor.peak(Choice.from_plan(predictor.graph, default).saved)
+        limit = amount if isinstance(amount, int) else max(math.floor(amount * of_default), least)
         limit_s = None if self._limit_s is None else self._limit_s / (_STEPS + _CLOSER)
         low, high = self.least_bytes, self._bytes(self._everything)
         if most > limit:

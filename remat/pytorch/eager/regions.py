@@ -186,8 +186,8 @@ def choose_regions(
     Args:
         model_or_graph: a model, which is captured with its arguments; or a graph of one.
         args, kwargs: the arguments of the model.
-        budget: bytes, a size ("8GB"), or a share (0.5, "50%"): of what PyTorch's default plan saves; or of the peak
-            with all regions saved. A share is at least what is possible.
+        budget: bytes, a size ("8GB"), or a share (0.5, "50%"): of what PyTorch's default plan saves, or of its
+            predicted peak. A share is at least what is possible.
         of: what the budget limits, "saved" bytes or the "peak" of the step.
         regions: paths or patterns ("model.layers.*.mlp.*"); "layers" for whole layers, which are checkpointed or not;
             None for all modules in layers that themselves compute a product, a convolution or attention.

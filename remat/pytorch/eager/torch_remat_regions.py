@@ -12,6 +12,7 @@ from torch import Tensor
 
 from remat.errors import NotInstalled
 from remat.pytorch.seam.torch_names import tree_leaves
+from remat.words import pip_install
 
 Replace = Callable[[str, Callable[[Any], Any]], None]
 """Replaces the `forward` method of the module with a path by what a function makes of it."""
@@ -29,7 +30,7 @@ def apply_with_torch_remat(replace: Replace, layers: Iterable[str], saved: Itera
         NotInstalled: `torch_remat` is missing.
     """
     if find_spec("torch_remat") is None:
-        raise NotInstalled("apply_torch_remat needs torch_remat: pip install torch_remat")
+        raise NotInstalled(f"apply_torch_remat needs torch_remat: {pip_install('torch-remat')}")
     torch_remat: Any = import_module("torch_remat")
 
     def save(forward: Any, name: str) -> Any:
