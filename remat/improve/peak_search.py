@@ -55,8 +55,8 @@ class Plans(Protocol):
     """Finds plans with a peak: of one graph, or of several together."""
 
     @property
-    def default_peak_bytes(self) -> int:
-        """Returns the peak of PyTorch's default plan, or of another plan if there is none."""
+    def default_peak_bytes(self) -> Any:
+        """Returns the peak of PyTorch's default plan, an integer, or of another plan if there is none."""
         ...
 
     @property
