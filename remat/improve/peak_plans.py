@@ -119,12 +119,17 @@ class PeakPlans:
         return min(candidates, key=lambda plan: (plan.cost, plan.peak_bytes))
 
     @cached_property
-    def default_peak_bytes(self) -> int:
-        """Returns the simulated peak of PyTorch's default plan, or of the cheapest plan if there is none."""
+    def default(self) -> PeakPlan:
+        """Returns PyTorch's default plan, or the cheapest plan if that is not legal here."""
+        choice = self.default_choice
+        return self.cheapest if choice is None else self._simulated(choice)
+
+    @cached_property
+    def default_choice(self) -> Choice | None:
+        """Returns what PyTorch's default plan saves; None if there is no such plan, or if a ban forbids it."""
         plan = default_plan(self.graph)
-        if plan is None:
-            return self.cheapest.peak_bytes
-        return self._simulator.peak(Choice.from_plan(self.graph, plan).saved)
+        choice = None if plan is None else Choice.from_plan(self.problem, plan)
+        return choice if choice is not None and choice.keeps_bans(self.problem) else None
 
     @property
     def least_saved_bytes(self) -> int:

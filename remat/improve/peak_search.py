@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -55,8 +55,8 @@ class Plans(Protocol):
     """Finds plans with a peak: of one graph, or of several together."""
 
     @property
-    def default_peak_bytes(self) -> Any:
-        """Returns the peak of PyTorch's default plan, an integer, or of another plan if there is none."""
+    def default(self) -> Any:
+        """Returns PyTorch's default plan, or another plan if that is not legal here."""
         ...
 
     @property
@@ -78,7 +78,7 @@ class Plans(Protocol):
 
 _Plan = TypeVar("_Plan")
 
-MEASURED = 4
+MEASURED = 5
 """At most so many plans are measured."""
 
 
@@ -237,8 +237,8 @@ def checked_plan(
 
     If a plan exceeds the limit by a factor when measured, the next one is searched within a limit that is smaller by
     this factor. But the error of one plan says little about others: PyTorch's one-liners are measured, too, if they are
-    better. If no plan keeps the limit, a fraction takes the plan with the smallest peak measured, and bytes take
-    none.
+    better. If no plan keeps the limit, bytes take none, and a fraction takes the plan with the smallest peak measured.
+    Then PyTorch's default plan is measured, too, because the smallest predictions are often those that are too low.
 
     Args:
         plans: where plans come from.
@@ -247,20 +247,29 @@ def checked_plan(
         limits: as the user gave them.
     """
     plan, tried = plans.within(limit_bytes), list[tuple[int, Any]]()
+    is_share = all(isinstance(limit, Fraction) for limit in limits)
     while plan is not None and len(tried) < MEASURED:
         taken = measure(plan)
         if taken is None or taken <= limit_bytes:
             return taken, plan
         tried.append((taken, plan))
-        refused = [other for _, other in tried]
-        is_last = len(tried) == MEASURED - 1
-        tighter_bytes = min(one.peak_bytes * limit_bytes // found for found, one in tried)
-        other = None if is_last else plans.next_within(limit_bytes, tighter_bytes, refused)
-        plan = plans.smallest if other is None else other
-        if any(plan is other for _, other in tried):
-            break
+        others = _alternatives(plans, limit_bytes, tried, with_default=is_share)
+        plan = next((one for one in others if one is not None and not any(one is old for _, old in tried)), None)
     taken, least = min(tried, key=lambda one: one[0]) if tried else (None, plan)
-    return taken, least if all(isinstance(limit, Fraction) for limit in limits) or not tried else None
+    return taken, least if is_share or not tried else None
+
+
+def _alternatives(
+    plans: Plans, limit_bytes: int, tried: Sequence[tuple[int, Any]], *, with_default: bool
+) -> Iterator[Any]:
+    left = MEASURED - len(tried)
+    if left > 2:
+        tighter_bytes = min(one.peak_bytes * limit_bytes // taken for taken, one in tried)
+        yield plans.next_within(limit_bytes, tighter_bytes, [one for _, one in tried])
+    if left > 1:
+        yield plans.smallest
+    if with_default:
+        yield plans.default
 
 
 def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: int) -> int:
@@ -278,7 +287,7 @@ def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: 
             )
     # Fractions are exact, while a double loses bytes past 2^53, and a number of numpy would overflow.
     sizes = [
-        math.floor(limit * plans.default_peak_bytes) if isinstance(limit, Fraction) else int(limit) for limit in limits
+        math.floor(limit * plans.default.peak_bytes) if isinstance(limit, Fraction) else int(limit) for limit in limits
     ]
     if min(sizes) < least_bytes or plans.within(min(sizes)) is None:
         # A fraction never asks for less than this. A peak that is predicted too low may be below what every plan needs.

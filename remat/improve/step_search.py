@@ -33,7 +33,6 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
-from remat.improve.byte_budgets import default_plan
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -107,10 +106,10 @@ class StepPlans:
         return self._plan(self._plans.cheapest.choice, "least cost")
 
     @cached_property
-    def default_peak_bytes(self) -> int:
-        """Returns the peak of PyTorch's default plan, or of the cheapest plan if there is none."""
-        plan = default_plan(self._graph)
-        return self.cheapest.peak_bytes if plan is None else self._peak(Choice.from_plan(self._graph, plan).saved)
+    def default(self) -> PeakPlan:
+        """Returns PyTorch's default plan, or the cheapest plan if that is not legal here."""
+        choice = self._plans.default_choice
+        return self.cheapest if choice is None else self._plan(choice, "PyTorch's default")
 
     @cached_property
     def smallest(self) -> PeakPlan:
