@@ -182,10 +182,13 @@ def test_the_results_say_how_many_steps_keep_to_a_budget_of_their_peak() -> None
     rows = rows_of("peak_budgets")
     zoo, held_out = ([row for row in rows if row["group"] == group] for group in GROUPS)
     assert {row["case"] for row in zoo} == {*KERNEL_ZOO}
-    assert all(row["measured"] <= row["budget"] for row in zoo)
+    assert all(row["measured"] <= 1.001 * row["budget"] for row in zoo)
     assert len([row for row in held_out if row["case"].startswith("HF ")]) >= 8
     beyond = [row for row in held_out if row["measured"] > row["budget"]]
-    assert f"in {len(beyond)} of the {len(held_out)} held-out steps" in sentences(section("Budgets of the peak"))
+    said = sentences(section("Budgets of the peak"))
+    assert f"in {len(beyond)} of the {len(held_out)} held-out steps" in said
+    assert f"by {max(row['measured'] / row['budget'] - 1 for row in beyond):.1%} for graph attention" in said
+    assert f"in {sum(row['budget'] > row['default'] // 2 for row in rows)} of the {len(rows)} steps" in said
 
 
 def test_a_budget_of_the_peak_has_a_bound_that_holds_for_compiled_steps() -> None:
