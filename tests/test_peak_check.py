@@ -329,8 +329,7 @@ def test_a_report_says_whether_several_graphs_keep_their_limit_together(
         return 2 * (own(peak, choices, limit_bytes) or 0) + is_missed * limit_bytes
 
     monkeypatch.setattr(JointPeak, "checked_peak", twice_as_much)
-    default = JointPlans.default.func
-    monkeypatch.setattr(JointPlans, "default", property(lambda plans: replace(default(plans), peak_bytes=10**6)))
+    monkeypatch.setattr(JointPlans, "default_peak_bytes", 10**6)
     step = remat.compile(Blocks(3, breaks=True), cost_model=MemoryBudget(1.0, of="peak"))
     for _ in range(4):
         step(x).backward()

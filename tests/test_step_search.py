@@ -17,9 +17,10 @@ import remat
 from costmodels import MemoryBudget, RecomputeTime
 from remat import Corpus, Graph
 from remat.errors import InvalidOption, UnknownName
-from remat.improve.byte_budgets import default_plan
+from remat.improve.byte_budgets import default_choice, default_plan
 from remat.improve.one_liners import one_liners
 from remat.improve.step_predictor import StepPredictor
+from remat.predict.buffers import StepMemory
 from remat.predict.time import modelled_time
 from remat.predict.time.known_devices import find_device
 
@@ -93,6 +94,17 @@ def test_a_share_of_the_peak_is_one_of_pytorchs_default_plan() -> None:
         plan = remat.choose(graph, MemoryBudget(share, of="peak", estimator="flops")).plan
         assert plan is not None
         assert remat.timeline(graph, plan).peak_bytes <= share * most
+
+
+def test_pytorchs_default_is_a_legal_choice_also_where_it_saves_views() -> None:
+    """It was called illegal, so that a share of its peak was one of the peak of the plan of least cost."""
+    graph = Corpus.open().graph("small-bert")
+    plan = default_plan(graph)
+    assert plan is not None
+    assert any(graph.view[graph.index[name]] for name in plan.saved)
+    choice = default_choice(graph, MemoryBudget(0.5, of="peak").pose_without_peak(graph))
+    assert choice is not None
+    assert StepMemory(graph).peak(graph.for_all_values(choice.saved)) == remat.timeline(graph, plan).peak_bytes
 
 
 @pytest.mark.parametrize("of", ["saved", "peak"])

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_costmodel
@@ -94,6 +95,19 @@ def default_plan(graph: Graph) -> Plan | None:
     except Infeasible:
         return None
     return flow_solver().minimum_cut(problem).choice.plan(problem)
+
+
+def default_choice(graph: Graph, problem: Problem) -> Choice | None:
+    """Returns what PyTorch's default plan saves, as a choice of a problem; None if there is none that keeps its bans.
+
+    In place of a view, the value that owns its storage is saved, as most cost models demand.
+    """
+    plan = default_plan(graph)
+    if plan is None:
+        return None
+    saved = graph.owners(Choice.from_plan(graph, plan).saved)
+    choice = Choice.from_saved(problem, saved[graph.plannable])
+    return choice if choice.keeps_bans(problem) else None
 
 
 def default_saved_bytes(graph: Graph) -> int:

@@ -25,7 +25,7 @@ from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solver import Solver
 from remat.errors import LimitReached
 from remat.facts.columns import BoolArray
-from remat.improve.byte_budgets import default_plan, evenly_spaced
+from remat.improve.byte_budgets import default_choice, default_plan, evenly_spaced
 from remat.improve.call_sequence import CallSequence, CallsInOrder, GraphMemory
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import checked_plan, measuring, tightest_limit
@@ -169,14 +169,20 @@ class JointPlans:
         self._least = [_least([one.memory for one in pool]) for pool in self.pools]
 
     @cached_property
+    def default_peak_bytes(self) -> int:
+        """Returns the joint peak of PyTorch's default plans; a graph without one saves least."""
+        plans = [default_plan(part.graph) for part in self._peak.parts]
+        return self._peak.of(
+            [
+                part.smallest_choice if plan is None else Choice.from_plan(part.problem, plan)
+                for part, plan in zip(self._peak.parts, plans, strict=True)
+            ]
+        )
+
+    @cached_property
     def default(self) -> JointPlan:
-        """Returns PyTorch's default plans; a graph for which none is legal saves as little as possible."""
-        choices = list[Choice]()
-        for part in self._peak.parts:
-            plan = default_plan(part.graph)
-            choice = None if plan is None else Choice.from_plan(part.problem, plan)
-            is_legal = choice is not None and choice.keeps_bans(part.problem)
-            choices.append(choice if choice is not None and is_legal else part.smallest_choice)
+        """Returns legal plans that save what PyTorch's default saves; a graph without one saves least."""
+        choices = [default_choice(part.graph, part.problem) or part.smallest_choice for part in self._peak.parts]
         return JointPlan(choices, self._peak.of(choices))
 
     @cached_property
@@ -327,7 +333,7 @@ def fit_joint_peak(
         if taken is not None and taken > limit:
             why = f", which is more than the limit of {human_bytes(limit)}; no plan was found that keeps it"
         elif shares := [share for share in limits if isinstance(share, Fraction)]:
-            asked = math.floor(min(shares) * plans.default.peak_bytes)
+            asked = math.floor(min(shares) * plans.default_peak_bytes)
             if plan.peak_bytes > asked:
                 told = told or f"the peak of {graphs} is {human_bytes(plan.peak_bytes)}"
                 why = f"; {human_bytes(asked)} was asked for, but no plans with a lower peak were found"

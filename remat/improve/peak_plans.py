@@ -29,7 +29,7 @@ from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_plan, evenly_spaced
+from remat.improve.byte_budgets import default_choice, default_plan, evenly_spaced
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.improve.time_prices import Liveness, TimeIndexedPrices
@@ -119,17 +119,18 @@ class PeakPlans:
         return min(candidates, key=lambda plan: (plan.cost, plan.peak_bytes))
 
     @cached_property
-    def default(self) -> PeakPlan:
-        """Returns PyTorch's default plan, or the cheapest plan if that is not legal here."""
-        choice = self.default_choice
-        return self.cheapest if choice is None else self._simulated(choice)
+    def default_peak_bytes(self) -> int:
+        """Returns the simulated peak of PyTorch's default plan, or that of the cheapest plan if there is none."""
+        plan = default_plan(self.graph)
+        if plan is None:
+            return self.cheapest.peak_bytes
+        return self._simulator.peak(Choice.from_plan(self.graph, plan).saved)
 
     @cached_property
-    def default_choice(self) -> Choice | None:
-        """Returns what PyTorch's default plan saves; None if there is no such plan, or if a ban forbids it."""
-        plan = default_plan(self.graph)
-        choice = None if plan is None else Choice.from_plan(self.problem, plan)
-        return choice if choice is not None and choice.keeps_bans(self.problem) else None
+    def default(self) -> PeakPlan:
+        """Returns a legal plan that saves what PyTorch's default saves, or the cheapest plan if there is none."""
+        choice = default_choice(self.graph, self.problem)
+        return self.cheapest if choice is None else self._simulated(choice)
 
     @property
     def least_saved_bytes(self) -> int:

@@ -55,8 +55,13 @@ class Plans(Protocol):
     """Finds plans with a peak: of one graph, or of several together."""
 
     @property
+    def default_peak_bytes(self) -> Any:
+        """Returns the peak of PyTorch's default plan, an integer, or that of another plan if there is none."""
+        ...
+
+    @property
     def default(self) -> Any:
-        """Returns PyTorch's default plan, or another plan if that is not legal here."""
+        """Returns a legal plan that saves what PyTorch's default plan saves, or another plan if there is none."""
         ...
 
     @property
@@ -287,7 +292,7 @@ def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: 
             )
     # Fractions are exact, while a double loses bytes past 2^53, and a number of numpy would overflow.
     sizes = [
-        math.floor(limit * plans.default.peak_bytes) if isinstance(limit, Fraction) else int(limit) for limit in limits
+        math.floor(limit * plans.default_peak_bytes) if isinstance(limit, Fraction) else int(limit) for limit in limits
     ]
     if min(sizes) < least_bytes or plans.within(min(sizes)) is None:
         # A fraction never asks for less than this. A peak that is predicted too low may be below what every plan needs.

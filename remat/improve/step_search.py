@@ -33,6 +33,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
+from remat.improve.byte_budgets import default_choice, default_plan
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -106,9 +107,15 @@ class StepPlans:
         return self._plan(self._plans.cheapest.choice, "least cost")
 
     @cached_property
+    def default_peak_bytes(self) -> int:
+        """Returns the peak of PyTorch's default plan, or that of the cheapest plan if there is none."""
+        plan = default_plan(self._graph)
+        return self.cheapest.peak_bytes if plan is None else self._peak(Choice.from_plan(self._graph, plan).saved)
+
+    @cached_property
     def default(self) -> PeakPlan:
-        """Returns PyTorch's default plan, or the cheapest plan if that is not legal here."""
-        choice = self._plans.default_choice
+        """Returns a legal plan that saves what PyTorch's default saves, or the cheapest plan if there is none."""
+        choice = default_choice(self._graph, self._problem)
         return self.cheapest if choice is None else self._plan(choice, "PyTorch's default")
 
     @cached_property
@@ -182,12 +189,13 @@ class StepPlans:
                 break
 
     def _is_fast(self, best: PeakPlan | None) -> bool:
-        """Says whether a plan is about as fast as the fastest one, whatever the peak of that one is.
+        """Says whether a plan is about as fast as the fastest one, PyTorch's default plan among them, of any peak.
 
         Where plans are ranked by a cost, none is: a cost is only a part of a step.
         """
         if best is None or len(self._at_prices) == 1:
             return False
+        _ = self.default
         fastest = min(self._ranking.of(plan.choice) for plan in self._predicted.values())
         return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
 
