@@ -24,6 +24,7 @@ from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.report import Report, log_plans_if_asked
+from remat.pytorch.seam import torch_settings
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import fresh_compilation
@@ -277,6 +278,15 @@ def test_a_budget_of_a_checkpointed_model_is_told_with_the_switch(is_checkpointe
     switch = "model.gradient_checkpointing_disable()"
     assert sum(switch in str(warning.message) for warning in warned) == is_checkpointed
     assert (switch in str(step.report())) == is_checkpointed
+
+
+@pytest.mark.usefixtures("nothing_warned_of")
+def test_a_setting_that_changes_fusions_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings are new in torch 2.15; one that this torch has stands for them."""
+    monkeypatch.setattr(torch_settings, "_FUSION_GATES", ("max_fusion_size",))
+    step = remat.compile(Model(), cost_model=MemoryBudget("1MB"), codegen=False)
+    with pytest.warns(UserWarning, match=r"torch\._inductor\.config\.max_fusion_size is on"):
+        step(batch()).sum().backward()
 
 
 def test_a_warning_comes_from_the_first_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:

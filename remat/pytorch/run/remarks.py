@@ -10,6 +10,7 @@ from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.device_timeline import timeline
 from remat.problem.costmodel import CostModel
+from remat.pytorch.seam.torch_settings import fusion_gates
 from remat.words import human_bytes
 
 _WHY = {
@@ -34,6 +35,11 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
     for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
         if (default := default_plan(graph)) is not None:
             told |= _missed_share("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, default).peak_bytes)
+    if gates := fusion_gates():
+        told["fusion"] = (
+            f"torch._inductor.config.{gates[0]} is on, so that TorchInductor leaves out fusions; predicted peaks and "
+            f"step times do not know it, the checked peak does"
+        )
     if (graph.must_recompute | graph.prefer_recompute).any():
         told["checkpointed"] = _CHECKPOINTED
     return told

@@ -1,4 +1,4 @@
-"""Changes settings of torch's compiler within a block.
+"""Changes settings of torch's compiler within a block, and reads those that predictions do not know.
 
 Since torch 2.13, the settings belong to the thread that changes them; before, to the process.
 """
@@ -10,6 +10,18 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from remat.pytorch.seam.internals import internals
+
+# With these, TorchInductor leaves out fusions that raise the peak (torch 2.15). They are off by default.
+_FUSION_GATES = (
+    "fusion_memory_timeline_peak_memory_increase_gb",
+    "fusion_memory_timeline_peak_memory_pct_threshold",
+)
+
+
+def fusion_gates() -> list[str]:
+    """Returns the settings of TorchInductor that are on, and that predicted kernels do not know."""
+    config = internals("torch._inductor.config")
+    return [name for name in _FUSION_GATES if getattr(config, name, None) is not None]
 
 
 def fresh_compilation() -> AbstractContextManager[None]:
