@@ -46,6 +46,9 @@ FALLBACK_SOLVER = "networkx"
 FALLBACK_SOLVERS = ("scipy", FALLBACK_SOLVER)
 """The solvers to try, in this order, if the default one is not installed: they find the same plan, more slowly."""
 
+TIED_SOLVERS = ("cpsat", "pulp")
+"""The solvers that take tied values and a time limit; the first one that is installed is the default for them."""
+
 CLASSIC_CUTS = {
     "classic cut": "byte-traffic:mode=conservative",
     "classic cut, aggressive": "byte-traffic:mode=aggressive",

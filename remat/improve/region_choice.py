@@ -15,7 +15,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.registry import usable_solvers
+from remat.answer.registry import TIED_SOLVERS, solver_class, usable_solvers
 from remat.answer.solution import Enumeration, Solution, StepEstimate, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, NotInstalled
@@ -32,9 +32,6 @@ from remat.proof.solve import solve
 from remat.words import human_bytes, human_price, pip_install
 
 RegionBudget = Literal["saved", "peak"]
-
-_SOLVERS = ("cpsat", "pulp")
-"""The solvers that take tied values and a time limit; the first one that is installed is the default."""
 
 _STEPS, _CLOSER = 6, 5
 """So many budgets of saved bytes are tried in a search for the peak, and so many more next to the limit."""
@@ -174,10 +171,11 @@ def choose_graph_regions(
 
 
 def _installed_solver() -> str:
-    for name in _SOLVERS:
+    for name in TIED_SOLVERS:
         if name in usable_solvers():
             return name
-    raise NotInstalled(f"choose_regions needs a solver of integer programs: {pip_install('ortools')}")
+    package = solver_class(TIED_SOLVERS[0]).missing()[0]
+    raise NotInstalled(f"choose_regions needs a solver of integer programs: {pip_install(package)}")
 
 
 class _Search:
