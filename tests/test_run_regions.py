@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import remat
 from experiments.models.zoo import gpt2
 from remat import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
+from remat.pytorch.eager import region_contexts
 from remat.pytorch.eager.regions import Regions
 
 
@@ -312,3 +313,147 @@ def test_what_torch_remat_cannot_do_is_refused() -> None:
     ):
         with pytest.raises(UnsupportedProblem, match="torch_remat saves regions as a whole"):
             regions.apply_torch_remat(model)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(torch.tanh(self.inner(x)))
+
+
+class Layer(nn.Module):
+    """Returns what the region computes, and a function of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.attention(x)
+        return y, torch.sigmoid(y)
+
+
+class WritesAfterTheLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            y, gate = layer(x)
+            x = y.relu_() + gate
+        return x.sum()
+
+
+class Gate(nn.Module):
+    """One region overwrites what another one computed, after a recomputed operator has read it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(x)
+        return torch.sigmoid(y) * self.down(y)
+
+
+class WritesInTheLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Gate(), Gate()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "regions"),
+    [
+        (WritesAfterTheLayer, ["layers.*.attention"]),
+        (WritesInTheLayer, ["layers.*.up", "layers.*.down"]),
+    ],
+)
+def test_a_kept_result_that_is_overwritten_is_refused(make: type[nn.Module], regions: list[str]) -> None:
+    """All gradients were wrong, without an error."""
+    model, x = make(), torch.randn(4, 8)
+    chosen = remat.choose_regions(model, x, budget=1.0, regions=regions)
+    with chosen.apply(model), pytest.raises(CaptureError, match="without an operator in place"):
+        model(x).backward()
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            mask = self.linear(x).relu().to_sparse()
+        return torch.sparse.mm(mask, x)
+
+
+class SparseBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixing, self.out = Sparse(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.out(self.mixing(torch.sin(x))))
+
+
+def test_sparse_results_of_a_saved_region_are_kept() -> None:
+    """They have no storage, so they were taken for views, and made again of what was not kept."""
+    model, x = nn.ModuleDict({"blocks": nn.Sequential(SparseBlock(), SparseBlock())}), torch.randn(8, 8)
+    layers = ("blocks.0", "blocks.1")
+    regions = Regions(layers, tuple(f"{layer}.mixing" for layer in layers), tuple(f"{layer}.out" for layer in layers))
+
+    def gradients() -> list[Tensor]:
+        model.zero_grad()
+        model["blocks"](x).sum().backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    plain = gradients()
+    with regions.apply(model):
+        again = gradients()
+    assert len(plain) == len(again) == 4
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+
+
+def test_a_missing_module_leaves_the_model_as_it_is() -> None:
+    model = WritesInTheLayer()
+    regions = Regions(("layers.0", "layers.7"), ("layers.0.up",), ())
+    with pytest.raises(InvalidOption, match=r"no module 'layers\.7'"):
+        regions.apply(model)
+    assert not any("forward" in module.__dict__ for module in model.modules())
+
+
+class Chain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.sin(self.up(x)).exp().cos().tanh())
+
+
+def test_what_nobody_reads_is_not_kept_whatever_was_freed_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of freed storages were used again, and so taken for what somebody had read."""
+    model, held = nn.Sequential(*[Chain() for _ in range(8)]), list[int]()
+    end = region_contexts._Forward.__exit__
+
+    def noted(self: Any, *error: Any) -> None:
+        end(self, *error)
+        leaves = [leaf for call in self._calls for leaf in call.leaves or ()]
+        held.append(sum(leaf.tensor.nbytes for leaf in leaves if isinstance(leaf, region_contexts._Kept)))
+
+    monkeypatch.setattr(region_contexts._Forward, "__exit__", noted)
+    names = [str(i) for i in range(8)]
+    regions = Regions(tuple(names), tuple(f"{name}.down" for name in names), tuple(f"{name}.up" for name in names))
+    with regions.apply(model):
+        model(torch.randn(256, 64)).sum().backward()
+    assert held == [0] * 8

@@ -222,9 +222,10 @@ class _Search:
         if (alike := RegionFront.of(self._regions.tied_by_name())) is not None:
             for position in evenly_spaced(0, len(alike.cost) - 1, min(_ALIKE, len(alike.cost))):
                 peak(alike.saves(position))
-        most, least = peak(self._everything), peak(self._nothing)
+        most, _ = peak(self._everything), peak(self._nothing)
         default = default_plan(predictor.graph)
         of_default = most if default is None else predictor.peak(Choice.from_plan(predictor.graph, default).saved)
+        least = min(peak_bytes for peak_bytes, _ in tried.values())
         limit = amount if isinstance(amount, int) else max(math.floor(amount * of_default), least)
         limit_s = None if self._limit_s is None else self._limit_s / (_STEPS + _CLOSER)
         low, high = self.least_bytes, self._bytes(self._everything)

@@ -24,6 +24,7 @@ from remat.pytorch.read.operators import is_expensive
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
     argument_of,
+    detached,
     is_mutable,
     never_asked_about,
     saved_tensors_hooks_in_force,
@@ -92,6 +93,22 @@ class _Call:
 
 
 @dataclass(frozen=True)
+class _Kept:
+    """Holds a result, and how often its memory was written to when the forward pass of the layer ended."""
+
+    tensor: Tensor
+    version: int
+
+    def checked(self) -> Tensor:
+        if _writes_to(self.tensor) != self.version:
+            raise CaptureError(
+                "what a saved region computed was overwritten after its layer, so a recomputation would read the new "
+                "contents: write it without an operator in place, or do not save that region"
+            )
+        return self.tensor.detach()
+
+
+@dataclass(frozen=True)
 class _Empty:
     """Stands for a tensor that nobody reads."""
 
@@ -138,10 +155,12 @@ class _Forward(TorchDispatchMode):
         taken = _storages((args, kwargs))
         written = _written(func, args, kwargs)
         leaves, structure = tree_flatten(result)
-        is_view = not written and bool(leaves) and _storages(leaves) <= taken and all(map(_is_tensor, leaves))
+        own = _storages(leaves)  # nothing for sparse tensors, which have no storage
+        is_view = not written and bool(own) and own <= taken and all(map(_is_tensor, leaves))
         is_saved = self._policy.is_saved(func)
-        if is_saved and not is_view and written <= self._made:
-            self._made |= _storages(leaves) - taken
+        is_read = written & (self._read | self._read_next)
+        if is_saved and not is_view and written <= self._made and not is_read:
+            self._made |= own - taken
             self._calls.append(_Call(func, [_detached(leaf) for leaf in leaves], structure))
             return result
         if is_saved:
@@ -157,15 +176,19 @@ class _Forward(TorchDispatchMode):
 
     def _packing(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
         def pack_and_note(tensor: Tensor) -> Any:
-            self._read |= self._read_next | _storages(tensor)
+            # Numbers of other storages are used again once these are gone.
+            self._read |= self._read_next | (_storages(tensor) & self._made)
             self._read_next.clear()
             return pack(tensor)
 
         return pack_and_note
 
     def _kept(self, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or storage_number(leaf) in self._read:
+        if not isinstance(leaf, Tensor):
             return leaf
+        number = storage_number(leaf)
+        if number is None or number in self._read:
+            return _Kept(leaf, _writes_to(leaf))
         return _Empty(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
 
 
@@ -220,11 +243,17 @@ def _elsewhere(leaf: Any) -> Any:
 
 
 def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+    return detached(leaf) if isinstance(leaf, Tensor) else leaf
 
 
 def _given_again(leaf: Any) -> Any:
-    return leaf.tensor() if isinstance(leaf, _Empty) else _detached(leaf)
+    if isinstance(leaf, _Kept):
+        return leaf.checked()
+    return leaf.tensor() if isinstance(leaf, _Empty) else leaf
+
+
+def _writes_to(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _storages(tree: Any) -> set[int]:

@@ -82,6 +82,8 @@ class Regions:
             InvalidOption: the model lacks one of the modules.
         """
         applied = AppliedRegions(self)
+        for path in (*self.save_regions, *self.recompute_regions, *self.layers):
+            _module(model, path)  # an error leaves the model as it is
         for region in (*self.save_regions, *self.recompute_regions):
             applied.replace(_module(model, region), lambda forward, region=region: applied.enter(region, forward))
         return applied

@@ -80,6 +80,12 @@ def is_mutable(operator: object) -> bool:
     return isinstance(operator, OpOverload) and bool(operator._schema.is_mutable)
 
 
+def detached(tensor: Tensor) -> Tensor:
+    """Detaches a tensor, also beneath autograd, so that a later write to either changes the version of both."""
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        return tensor.detach()
+
+
 def storage_of(tensor: Tensor) -> int:
     """Returns a number for the storage of a tensor; no two live storages share it.
 
