@@ -34,6 +34,7 @@ from remat.pytorch.seam.torch_names import (
     tree_leaves,
     tree_map,
     tree_unflatten,
+    writes_to,
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -100,7 +101,7 @@ class _Kept:
     version: int
 
     def checked(self) -> Tensor:
-        if _writes_to(self.tensor) != self.version:
+        if writes_to(self.tensor) != self.version:
             raise CaptureError(
                 "what a saved region computed was overwritten after its layer, so a recomputation would read the new "
                 "contents: write it without an operator in place, or do not save that region"
@@ -188,7 +189,7 @@ class _Forward(TorchDispatchMode):
             return leaf
         number = storage_number(leaf)
         if number is None or number in self._read:
-            return _Kept(leaf, _writes_to(leaf))
+            return _Kept(leaf, writes_to(leaf))
         return _Empty(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
 
 
@@ -250,10 +251,6 @@ def _given_again(leaf: Any) -> Any:
     if isinstance(leaf, _Kept):
         return leaf.checked()
     return leaf.tensor() if isinstance(leaf, _Empty) else leaf
-
-
-def _writes_to(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _storages(tree: Any) -> set[int]:

@@ -86,6 +86,11 @@ def detached(tensor: Tensor) -> Tensor:
         return tensor.detach()
 
 
+def writes_to(tensor: Tensor) -> int:
+    """Returns how often operators have written to a tensor; 0 in inference mode, where torch does not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def storage_of(tensor: Tensor) -> int:
     """Returns a number for the storage of a tensor; no two live storages share it.
 
