@@ -449,7 +449,7 @@ def test_what_nobody_reads_is_not_kept_whatever_was_freed_before(monkeypatch: py
     def noted(self: Any, *error: Any) -> None:
         end(self, *error)
         leaves = [leaf for call in self._calls for leaf in call.leaves or ()]
-        held.append(sum(leaf.tensor.nbytes for leaf in leaves if isinstance(leaf, region_contexts._Kept)))
+        held.append(sum(leaf.tensor.nbytes for leaf in leaves if isinstance(leaf, region_contexts._SavedResult)))
 
     monkeypatch.setattr(region_contexts._Forward, "__exit__", noted)
     names = [str(i) for i in range(8)]

@@ -58,9 +58,7 @@ MODELS: dict[str, Callable[[], Sample]] = {
 
 def saving(graph: Graph, stays: BoolArray) -> Plan:
     """Saves these values and what may not be recomputed, and recomputes the rest."""
-    saved = graph.cannot_recompute.mask | graph.input | stays
-    elements = graph.tuple_element[graph.consumers] & saved[graph.producers]
-    saved[graph.consumers[elements]] = True
+    saved = graph.with_elements(graph.cannot_recompute.mask | graph.input | stays)
     return Choice.from_saved(graph, saved & ~graph.cannot_save.mask).plan(graph)
 
 

@@ -40,9 +40,9 @@ def traced(model: nn.Module, args: tuple[Tensor, ...], *, annotated: bool = True
             forwards[module] = module.forward
             module.forward = annotate_fn({"module_fqn": path})(module.forward)  # type: ignore[method-assign]
 
-    def step(given: list[Tensor], *args: Tensor) -> tuple[Tensor, ...]:
-        loss = functional_call(model, dict(zip(weights, given, strict=True)), args)
-        return loss, *torch.autograd.grad(loss, given)
+    def step(parameters: list[Tensor], *args: Tensor) -> tuple[Tensor, ...]:
+        loss = functional_call(model, dict(zip(weights, parameters, strict=True)), args)
+        return loss, *torch.autograd.grad(loss, parameters)
 
     inputs = (list(weights.values()), *args)
     with preserve_node_meta(), torch.autograd.set_multithreading_enabled(False):

@@ -96,10 +96,7 @@ def no_recompute_saved_bytes(graph: Graph) -> int:
 
 def no_recompute_saved(graph: Graph) -> BoolArray:
     """Returns a mask (n,) of what the forward pass saves if no operator runs twice: see `no_recompute_saved_bytes`."""
-    forward = graph.in_forward.copy()
-    # An operator that ran has computed its whole tuple, even elements that only the backward pass reads, such as the
-    # sums of exponentials of attention.
-    forward[graph.consumers[graph.tuple_element[graph.consumers] & forward[graph.producers]]] = True
+    forward = graph.with_elements(graph.in_forward)
     handed_over = graph.gradient & forward
     handed_over[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
     return handed_over

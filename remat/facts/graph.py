@@ -283,6 +283,16 @@ class Graph(FrozenColumns):
         owners[self.base[values]] = True
         return owners
 
+    def with_elements(self, values: BoolArray) -> BoolArray:
+        """Returns a mask (n,) of some values (n,), and of the elements of tuples among them.
+
+        An operator that runs computes its whole tuple, even elements that only the backward pass reads, such as the
+        sums of exponentials of attention.
+        """
+        whole = values.copy()
+        whole[self.consumers[self.tuple_element[self.consumers] & values[self.producers]]] = True
+        return whole
+
     @cached_property
     def signature(self) -> tuple[str, ...]:
         """Returns a line for each value that the forward pass can compute; plans for this graph depend on these lines.

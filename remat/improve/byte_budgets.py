@@ -21,7 +21,7 @@ from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidProblem
 from remat.facts.argument_checks import checked_bytes
-from remat.facts.columns import is_whole
+from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph
 from remat.problem.feasibility import check_feasible, forced_values
 from remat.problem.problem import Problem
@@ -97,16 +97,21 @@ def default_plan(graph: Graph) -> Plan | None:
     return flow_solver().minimum_cut(problem).choice.plan(problem)
 
 
+def default_saved(graph: Graph) -> BoolArray | None:
+    """Returns a mask (n,) of what PyTorch's default plan saves, views among it; None if there is no such plan."""
+    plan = default_plan(graph)
+    return None if plan is None else Choice.from_plan(graph, plan).saved
+
+
 def default_choice(graph: Graph, problem: Problem) -> Choice | None:
     """Returns what PyTorch's default plan saves, as a choice of a problem; None if there is none that keeps its bans.
 
     In place of a view, the value that owns its storage is saved, as most cost models demand.
     """
-    plan = default_plan(graph)
-    if plan is None:
+    saved = default_saved(graph)
+    if saved is None:
         return None
-    saved = graph.owners(Choice.from_plan(graph, plan).saved)
-    choice = Choice.from_saved(problem, saved[graph.plannable])
+    choice = Choice.from_saved(problem, graph.owners(saved)[graph.plannable])
     return choice if choice.keeps_bans(problem) else None
 
 

@@ -14,10 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_plan
+from remat.improve.byte_budgets import default_saved
 from remat.improve.refine.repeated_layers import repeated_layers
 from remat.improve.torch_knapsack import torch_budget_plans
 
@@ -36,7 +35,7 @@ def one_liners(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
 
 
 def _plans(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
-    if (default := _default(graph)) is not None:
+    if (default := default_saved(graph)) is not None:
         yield "PyTorch's default", default
     for budget, saved in torch_budget_plans(graph):
         yield f"activation_memory_budget = {budget}", saved
@@ -72,11 +71,6 @@ def layer_path(path: str) -> str:
     return match.group(1) if match else ""
 
 
-def _default(graph: Graph) -> BoolArray | None:
-    plan = default_plan(graph)
-    return None if plan is None else Choice.from_plan(graph, plan).saved
-
-
 def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
     layers = layers_of(graph)
     count = int(layers.max(initial=_OUTSIDE)) + 1
@@ -104,8 +98,5 @@ def checkpointed(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray 
     leaves = graph.output.copy()
     crossing = graph.in_forward[graph.consumers] & (region[graph.producers] != region[graph.consumers])
     leaves[graph.producers[crossing]] = True
-    stays = stays.copy()
-    elements = graph.tuple_element[graph.consumers] & stays[graph.producers]
-    stays[graph.consumers[elements]] = True
-    recomputed = (region >= 0) & ~leaves & ~stays & ~graph.cannot_recompute.mask & ~graph.must_save
-    return _default(replace(graph, prefer_recompute=graph.prefer_recompute | recomputed))
+    recomputed = (region >= 0) & ~leaves & ~graph.with_elements(stays) & ~graph.cannot_recompute.mask & ~graph.must_save
+    return default_saved(replace(graph, prefer_recompute=graph.prefer_recompute | recomputed))

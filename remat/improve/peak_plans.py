@@ -29,7 +29,7 @@ from remat.answer.choice import Choice
 from remat.answer.solver import Solver
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_choice, default_plan, evenly_spaced
+from remat.improve.byte_budgets import default_choice, default_saved, evenly_spaced
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.improve.time_prices import Liveness, TimeIndexedPrices
@@ -121,10 +121,8 @@ class PeakPlans:
     @cached_property
     def default_peak_bytes(self) -> int:
         """Returns the simulated peak of PyTorch's default plan, or that of the cheapest plan if there is none."""
-        plan = default_plan(self.graph)
-        if plan is None:
-            return self.cheapest.peak_bytes
-        return self._simulator.peak(Choice.from_plan(self.graph, plan).saved)
+        saved = default_saved(self.graph)
+        return self.cheapest.peak_bytes if saved is None else self._simulator.peak(saved)
 
     @cached_property
     def default(self) -> PeakPlan:

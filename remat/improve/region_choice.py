@@ -13,14 +13,13 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.answer.registry import TIED_SOLVERS, solver_class, usable_solvers
 from remat.answer.solution import Enumeration, Solution, StepEstimate, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached, NotInstalled
 from remat.facts.graph import Graph, checked_graph
-from remat.improve.byte_budgets import default_plan, evenly_spaced, read_amount, saved_limit
+from remat.improve.byte_budgets import default_saved, evenly_spaced, read_amount, saved_limit
 from remat.improve.region_front import RegionFront
 from remat.improve.region_problem import Keep, RegionProblem
 from remat.improve.step_predictor import StepPredictor, predictor_on
@@ -223,8 +222,8 @@ class _Search:
             for position in evenly_spaced(0, len(alike.cost) - 1, min(_ALIKE, len(alike.cost))):
                 peak(alike.saves(position))
         most, _ = peak(self._everything), peak(self._nothing)
-        default = default_plan(predictor.graph)
-        of_default = most if default is None else predictor.peak(Choice.from_plan(predictor.graph, default).saved)
+        default = default_saved(predictor.graph)
+        of_default = most if default is None else predictor.peak(default)
         least = min(peak_bytes for peak_bytes, _ in tried.values())
         limit = amount if isinstance(amount, int) else max(math.floor(amount * of_default), least)
         limit_s = None if self._limit_s is None else self._limit_s / (_STEPS + _CLOSER)

@@ -82,7 +82,7 @@ class RegionProblem:
         """
         if not any(graph.modules):
             raise InvalidOption("regions are modules, and this graph does not know its modules: capture a module")
-        runs: list[bool] = (_with_elements(graph, graph.in_forward) & ~graph.leaf).tolist()
+        runs: list[bool] = (graph.with_elements(graph.in_forward) & ~graph.leaf).tolist()
         paths = [path if run else "" for path, run in zip(graph.modules, runs, strict=True)]
         repeats = len({layer_path(path) for path in paths} - {""}) > 1
         find_layer: Callable[[str], str] = layer_path if repeats else lambda path: path
@@ -194,7 +194,7 @@ def _problem(graph: Graph, device: DeviceProfile, scope: IntArray, group: IntArr
     fixed = (passed_on | kept_outside)[values] & ~settled
     tied = (inside & (group >= 0))[values] & ~settled & ~fixed & ~of_input
     if keep == "expensive":
-        tied &= _with_elements(graph, graph.compute_bound)[values]
+        tied &= graph.with_elements(graph.compute_bound)[values]
     recomputed = ~settled & ~fixed & ~tied
     problem = problem.priced(
         save_cost=problem.save_cost,
@@ -208,17 +208,9 @@ def _problem(graph: Graph, device: DeviceProfile, scope: IntArray, group: IntArr
     return replace(problem, needed=problem.needed | (most & fixed), tied=np.where(tied, group[values], -1))
 
 
-def _with_elements(graph: Graph, values: BoolArray) -> BoolArray:
-    """Returns (n,) some values with the elements of tuples among them, also those that only the backward pass reads."""
-    elements = graph.tuple_element[graph.consumers] & values[graph.producers]
-    all_results = values.copy()
-    all_results[graph.consumers[elements]] = True
-    return all_results
-
-
 def _passed_on(graph: Graph, scope: IntArray) -> BoolArray:
     """Returns (n,) the owners of what one layer passes to another, or to what is outside."""
-    passed_on, forward = graph.output & (scope > 0), _with_elements(graph, graph.in_forward)
+    passed_on, forward = graph.output & (scope > 0), graph.with_elements(graph.in_forward)
     maker, reader = scope[graph.producers], scope[graph.consumers]
     passed_on[graph.producers[forward[graph.consumers] & (maker > 0) & (maker != reader)]] = True
     return graph.owners(passed_on) & (scope > 0)

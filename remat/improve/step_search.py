@@ -33,7 +33,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
-from remat.improve.byte_budgets import default_choice, default_plan
+from remat.improve.byte_budgets import default_choice, default_saved
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -109,8 +109,8 @@ class StepPlans:
     @cached_property
     def default_peak_bytes(self) -> int:
         """Returns the peak of PyTorch's default plan, or that of the cheapest plan if there is none."""
-        plan = default_plan(self._graph)
-        return self.cheapest.peak_bytes if plan is None else self._peak(Choice.from_plan(self._graph, plan).saved)
+        saved = default_saved(self._graph)
+        return self.cheapest.peak_bytes if saved is None else self._peak(saved)
 
     @cached_property
     def default(self) -> PeakPlan:
@@ -195,8 +195,7 @@ class StepPlans:
         """
         if best is None or len(self._at_prices) == 1:
             return False
-        _ = self.default
-        fastest = min(self._ranking.of(plan.choice) for plan in self._predicted.values())
+        fastest = min(self._ranking.of(plan.choice) for plan in (self.default, *self._predicted.values()))
         return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
 
     def _improve(self, limit_bytes: int) -> None:

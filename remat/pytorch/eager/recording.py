@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,14 +21,13 @@ from remat.pytorch.seam.restore import put_back
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
     argument_of,
-    is_mutable,
     is_overload,
     never_asked_about,
-    schema_of,
     selective_checkpoint_contexts,
     storage_of,
     tree_leaves,
     tree_map,
+    written_arguments,
 )
 
 Content: TypeAlias = tuple[int, int]
@@ -211,7 +210,8 @@ class _Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         taken, named = tree_map(self._operand, args), tree_map(self._operand, kwargs)
         result = func(*args, **kwargs)
-        written = frozenset(operand.content[0] for operand in _written(func, taken, named))
+        targets = written_arguments(func, taken, named)
+        written = frozenset(operand.content[0] for operand in targets if isinstance(operand, Operand))
         for storage in written:
             self._writes[storage] += 1
         results = tuple(self._operand(leaf) for leaf in tree_leaves(result))
@@ -233,12 +233,3 @@ class _Recorder(TorchDispatchMode):
         number = self._ids[address]
         content = (number, self._writes[number])
         return Operand(content, tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device, storage.nbytes())
-
-
-def _written(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Operand]:
-    if not is_mutable(op):
-        return
-    for i, argument in enumerate(schema_of(op).arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, Operand))

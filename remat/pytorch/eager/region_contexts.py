@@ -23,18 +23,17 @@ from remat.pytorch.eager.recording import draws, every_cast
 from remat.pytorch.read.operators import is_expensive
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
-    argument_of,
     detached,
     is_mutable,
     never_asked_about,
     saved_tensors_hooks_in_force,
-    schema_of,
     storage_number,
     tree_flatten,
     tree_leaves,
     tree_map,
     tree_unflatten,
     writes_to,
+    written_arguments,
 )
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -75,7 +74,7 @@ class RegionPolicy:
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """Makes the argument of `checkpoint(layer, *args, use_reentrant=False, context_fn=policy.contexts)`."""
         calls: list[_Call] = []
-        return _Pass(lambda: _Forward(self, calls)), _Pass(lambda: _Again(self, calls))
+        return _Pass(lambda: _Forward(self, calls)), _Pass(lambda: _Recomputation(self, calls))
 
 
 @dataclass
@@ -94,7 +93,7 @@ class _Call:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _SavedResult:
     """Holds a result, and how often its memory was written to when the forward pass of the layer ended."""
 
     tensor: Tensor
@@ -110,7 +109,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class _Empty:
+class _Placeholder:
     """Stands for a tensor that nobody reads."""
 
     shape: tuple[int, ...]
@@ -143,7 +142,7 @@ class _Forward(TorchDispatchMode):
         super().__exit__(*error)  # pyright: ignore[reportUnknownMemberType]  # arguments without a type
         self._hooks.__exit__(*error)
         for call in self._calls:
-            call.leaves = None if call.leaves is None else [self._kept(leaf) for leaf in call.leaves]
+            call.leaves = None if call.leaves is None else [self._result_or_placeholder(leaf) for leaf in call.leaves]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -154,7 +153,7 @@ class _Forward(TorchDispatchMode):
         if func in never_asked_about:
             return result
         taken = _storages((args, kwargs))
-        written = _written(func, args, kwargs)
+        written = _storages(written_arguments(func, args, kwargs))
         leaves, structure = tree_flatten(result)
         own = _storages(leaves)  # nothing for sparse tensors, which have no storage
         is_view = not written and bool(own) and own <= taken and all(map(_is_tensor, leaves))
@@ -184,16 +183,16 @@ class _Forward(TorchDispatchMode):
 
         return pack_and_note
 
-    def _kept(self, leaf: Any) -> Any:
+    def _result_or_placeholder(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         number = storage_number(leaf)
         if number is None or number in self._read:
-            return _Kept(leaf, writes_to(leaf))
-        return _Empty(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
+            return _SavedResult(leaf, writes_to(leaf))
+        return _Placeholder(tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device)
 
 
-class _Again(TorchDispatchMode):
+class _Recomputation(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, policy: RegionPolicy, calls: list[_Call]) -> None:
@@ -219,7 +218,7 @@ class _Again(TorchDispatchMode):
         if draws(func, args, kwargs):  # else the generator would not advance, and later operators would draw others
             copied: Any = tree_map(_elsewhere, (args, kwargs)) if is_mutable(func) else (args, kwargs)
             func(*copied[0], **copied[1])
-        return tree_unflatten([_given_again(leaf) for leaf in call.leaves], call.structure)
+        return tree_unflatten([_restored(leaf) for leaf in call.leaves], call.structure)
 
 
 # A context that can be entered several times: with `retain_graph=True`, there are several recomputations.
@@ -247,18 +246,11 @@ def _detached(leaf: Any) -> Any:
     return detached(leaf) if isinstance(leaf, Tensor) else leaf
 
 
-def _given_again(leaf: Any) -> Any:
-    if isinstance(leaf, _Kept):
+def _restored(leaf: Any) -> Any:
+    if isinstance(leaf, _SavedResult):
         return leaf.checked()
-    return leaf.tensor() if isinstance(leaf, _Empty) else leaf
+    return leaf.tensor() if isinstance(leaf, _Placeholder) else leaf
 
 
 def _storages(tree: Any) -> set[int]:
     return {number for leaf in tree_leaves(tree) if (number := storage_number(leaf)) is not None}
-
-
-def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
-    if not is_mutable(func):
-        return set()
-    written = [a.name for a in schema_of(func).arguments if a.alias_info is not None and a.alias_info.is_write]
-    return _storages([argument_of(func, args, kwargs, name) for name in written])

@@ -21,7 +21,6 @@ from remat.pytorch.seam.torch_names import (
     is_mutable,
     is_overload,
     schema_of,
-    tree_leaves,
 )
 from remat.pytorch.seam.torch_partitioner import op_types
 
@@ -169,14 +168,6 @@ def is_dropout_free(node: fx.Node) -> bool:
     """Returns whether a node is attention with a dropout of 0, which draws no random numbers."""
     dropout = argument_of(node.target, node.args, node.kwargs, "dropout_p")
     return isinstance(dropout, (int, float)) and dropout == 0
-
-
-def written_by(node: fx.Node) -> list[fx.Node]:
-    """Returns the nodes to whose tensors a node writes, by the declaration of its operator."""
-    schema = schema_of(node.target)
-    names = [argument.name for argument in schema.arguments if argument.is_write] if schema else []
-    arguments = [argument_of(node.target, node.args, node.kwargs, name) for name in names]
-    return [target for target in tree_leaves(arguments) if isinstance(target, fx.Node)]
 
 
 def _views(target: Any) -> bool:

@@ -30,8 +30,9 @@ from remat.improve.one_liners import layers_of
 from remat.problem.costmodel import CostModel
 from remat.proof.validate import legal_choice
 from remat.pytorch.read.extract import OVERWRITTEN
-from remat.pytorch.read.operators import Operator, written_by
+from remat.pytorch.read.operators import Operator
 from remat.pytorch.read.traced_step import read_step, seed_of
+from remat.pytorch.seam.torch_names import written_arguments
 
 _BACKWARD = "autograd_backward"
 """The key in `node.meta` by which the passes that recompute know the nodes of the backward pass."""
@@ -94,22 +95,11 @@ class MemoryPolicy:
         Raises:
             CaptureError: as for `remat.pytorch.read_step`.
         """
-        graph = self._compiled(module)
-        if self.compiled:
-            return graph
-        # Without the calls of its operators, a graph has no kernels but its values.
-        nothing = LazyField[tuple[str, ...]](())
-        return replace(graph, fusible=graph.fusible & False, fusible_uses=graph.fusible_uses & False, arguments=nothing)
+        return self._as_run(self._with_calls(module))
 
     def plan(self, module: fx.GraphModule) -> Plan:
         """Returns the plan for a traced step; errors are those of `graph` and `remat.choose`."""
-        if isinstance(self.how, Plan):
-            return self.how
-        # Copies to the host are timed beside kernels, which only a graph with calls has.
-        hosts = find_costmodel(self.how).offload_device is not None
-        plan = choose(self._compiled(module) if hosts else self.graph(module), self.how, self.solver).plan
-        assert plan is not None  # `choose` raises
-        return plan
+        return self.how if isinstance(self.how, Plan) else self._chosen(self._with_calls(module), self.how)
 
     def __call__(self, module: fx.GraphModule, *, config: object = None) -> fx.GraphModule:
         """Tags the forward nodes of a traced step, and returns the same module.
@@ -128,8 +118,10 @@ class MemoryPolicy:
             CaptureError, Infeasible, LimitReached: as for `plan`.
         """
         del config
-        graph = self.graph(module)
-        choice = legal_choice(graph, self.plan(module))
+        with_calls = self._with_calls(module)
+        graph = self._as_run(with_calls)
+        plan = self.how if isinstance(self.how, Plan) else self._chosen(with_calls, self.how)
+        choice = legal_choice(graph, plan)
         offload = getattr(CheckpointPolicy, "MUST_CPU_OFFLOAD", None)
         if choice.offloaded.any() and offload is None:
             raise InvalidOption("the plan offloads values, and this torch has no CheckpointPolicy.MUST_CPU_OFFLOAD")
@@ -145,7 +137,25 @@ class MemoryPolicy:
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE if i is not None and again[i] else kept
         return module
 
-    def _compiled(self, module: fx.GraphModule) -> Graph:
+    def _as_run(self, with_calls: Graph) -> Graph:
+        if self.compiled:
+            return with_calls
+        # Without the calls of its operators, a graph has no kernels but its values.
+        return replace(
+            with_calls,
+            fusible=with_calls.fusible & False,
+            fusible_uses=with_calls.fusible_uses & False,
+            arguments=LazyField[tuple[str, ...]](()),
+        )
+
+    def _chosen(self, with_calls: Graph, cost_model: CostModel | str) -> Plan:
+        # Copies to the host are timed beside kernels, which only a graph with calls has.
+        hosts = find_costmodel(cost_model).offload_device is not None
+        plan = choose(with_calls if hosts else self._as_run(with_calls), cost_model, self.solver).plan
+        assert plan is not None  # `choose` raises
+        return plan
+
+    def _with_calls(self, module: fx.GraphModule) -> Graph:
         *_, end = module.graph.nodes
         nodes = {node.name: node for node in module.graph.nodes}
         graph = read_step(module, len(end.all_input_nodes) - 1, as_is=True)
@@ -202,7 +212,9 @@ def _written(graph: Graph, nodes: Mapping[str, fx.Node]) -> BoolArray:
     """Returns a mask (n,) of what is in memory that an operator of the step writes to, and of what reads that."""
     written = np.zeros(len(graph), np.bool_)
     for v, name in enumerate(graph.names):
-        targets = written_by(nodes[name]) if name in nodes else []
+        node = nodes.get(name)
+        leaves = [] if node is None else written_arguments(node.target, node.args, node.kwargs)
+        targets = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
         if targets or graph.ops[v] in _UNDECLARED:
             written[[v, *(graph.index[target.name] for target in targets)]] = True
     written = graph.owners(written)[graph.base]

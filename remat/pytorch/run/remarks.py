@@ -29,9 +29,9 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
     told: dict[str, str] = {}
     if not cost_model.limits_memory:
         return told
-    problem = cost_model.pose_without_peak(graph)
     for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:
-        told |= _missed_share("saved", share, problem.budget_bytes or 0, default_saved_bytes(graph))
+        got_bytes = cost_model.pose_without_peak(graph).budget_bytes or 0
+        told |= _missed_share("saved", share, got_bytes, default_saved_bytes(graph))
     for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
         if (default := default_plan(graph)) is not None:
             told |= _missed_share("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, default).peak_bytes)

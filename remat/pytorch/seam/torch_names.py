@@ -76,6 +76,14 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
     return None
 
 
+def written_arguments(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Returns the leaves of the arguments to which a call writes, by the declaration of its operator."""
+    if not is_mutable(operator):
+        return []
+    names = [argument.name for argument in schema_of(operator).arguments if argument.is_write]
+    return tree_leaves([argument_of(operator, args, kwargs, name) for name in names])
+
+
 def is_mutable(operator: object) -> bool:
     return isinstance(operator, OpOverload) and bool(operator._schema.is_mutable)
 
