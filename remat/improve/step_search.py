@@ -213,13 +213,14 @@ class StepPlans:
         """Tries budgets of saved bytes, and returns which part of the limit the last plan within it uses; 0 if none.
 
         The budget of a plan above the limit is lowered by its excess. Between a plan above and one within, peaks are
-        taken to lie on a straight line.
+        taken to lie on a straight line. Where a cost ranks plans, a budget far below the first guess counts as none: at
+        half of a GPT-2's peak, a plan of a third of it used the whole limit and cost twice as much as the best one.
         """
         above = self._plan(plans.cheapest.choice, "least cost")
         if above.peak_bytes <= limit_bytes:
             return 1  # nothing is cheaper
         most, least, fitting = above.choice.saved_bytes(self._problem), 0, None
-        budget = most - (above.peak_bytes - limit_bytes)
+        budget = guess = most - (above.peak_bytes - limit_bytes)
         for _ in range(_BUDGETS):
             budget = max(budget, plans.least_saved_bytes)
             if (choice := plans.within_saved_bytes(budget)) is None:
@@ -238,7 +239,8 @@ class StepPlans:
             else:
                 part = (limit_bytes - fitting.peak_bytes) / (above.peak_bytes - fitting.peak_bytes)
                 budget = least + int((most - least) * min(max(part, _APART), 1 - _APART))
-        return 0 if fitting is None else fitting.peak_bytes / max(limit_bytes, 1)
+        is_far = len(self._at_prices) == 1 and least < _LESS * guess
+        return 0 if fitting is None or is_far else fitting.peak_bytes / max(limit_bytes, 1)
 
     def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
         """Prices memory at each moment by what is alive then in the best step so far, and tries the minimum cuts.
