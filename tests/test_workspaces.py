@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,17 +67,31 @@ TRACED = {
 }
 
 
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    before = torch.get_num_threads()
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    with threads_of_torch(2):
+        yield
 
 
 def buffer(tensor: Tensor) -> Buffer:
     return Buffer(tensor.untyped_storage().data_ptr(), tuple(tensor.shape), tensor.itemsize, tensor.stride())
+
+
+def stated(operator: Any, args: Sequence[Any], results: Sequence[Tensor], threads: int) -> int:
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    stored = {(storage := one.untyped_storage()).data_ptr(): storage.nbytes() for one in tensors}
+    return call_bytes(str(operator), [*map(buffer, tensors)], [*map(buffer, results)], stored, threads)
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -84,12 +99,19 @@ def buffer(tensor: Tensor) -> Buffer:
 def test_a_convolution_takes_what_is_stated(name: str) -> None:
     convolution, traced = TRACED[name]
     operator, args, results = convolution.call()
-    tensors = [arg for arg in args if isinstance(arg, Tensor)]
-    stored = {(storage := one.untyped_storage()).data_ptr(): storage.nbytes() for one in tensors}
-    said = call_bytes(str(operator), [buffer(one) for one in tensors], [buffer(one) for one in results], stored, 2)
-    assert said == pytest.approx(traced, rel=0.01)
+    assert stated(operator, args, results, 2) == pytest.approx(traced, rel=0.01)
     if torch.backends.cpu.get_cpu_capability() == "AVX512":  # elsewhere blocks are smaller, and others are copied
         assert measured_bytes(operator, args, {}) == pytest.approx(traced, rel=0.01)
+
+
+@pytest.mark.parametrize("gradients", [None, [True, True, True]])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_one_thread_convolves_by_positions_without_onednn(groups: int, gradients: list[bool] | None) -> None:
+    """For torch's own convolution, only the results of several groups take more: they are copied into one tensor."""
+    convolution = Convolution((8, 32, 16, 16), (32, 32 // groups, 1, 1), gradients, groups=groups)
+    with threads_of_torch(1):
+        operator, args, results = convolution.call()
+        assert stated(operator, args, results, 1) == measured_bytes(operator, args, {})
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -110,10 +132,6 @@ def test_attention_takes_blocks_and_copies_a_gradient(
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
     args = gradient, queries, keys, values, result, sums, 0.0, False
     results = backward(*args)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with threads_of_torch(threads):
         measured = measured_bytes(backward, args, {})
-    finally:
-        torch.set_num_threads(before)
     assert call_bytes(str(backward), [*map(buffer, args[:6])], [*map(buffer, results)], {}, threads) == measured

@@ -68,7 +68,7 @@ def call_bytes(
     if op.startswith("aten._embedding_bag_backward"):
         return _of_parts(arguments, stored) + _bags(arguments)
     if op.startswith("aten.convolution."):
-        return _convolution(arguments, results, stored)
+        return _convolution(arguments, results, stored, threads)
     return _gradients(arguments, results, stored, threads) if "convolution_backward" in op else 0
 
 
@@ -148,9 +148,13 @@ def _bags(arguments: Sequence[Buffer]) -> int:
     return 3 * gradient.bytes + sizes.bytes if len(maxima.shape) > 1 else 4 * indices.bytes
 
 
-def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int]) -> int:
+def _convolution(
+    arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int], threads: int
+) -> int:
     image, filters = arguments[:2]
     (result,) = results
+    if threads == 1 and _is_torchs_own(image, filters, result):
+        return _joined(results, _groups(image, filters, result.shape[1]))
     if _last(image) or _last(filters):
         return _turned(image, stored) + _reordered(image, filters, result.shape[1], backward=False)
     return _of_parts(arguments, stored) + max(image.bytes + filters.bytes, result.bytes)
@@ -159,6 +163,8 @@ def _convolution(arguments: Sequence[Buffer], results: Sequence[Buffer], stored:
 # The larger of two phases: the gradient of the image, then those of filters and bias.
 def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: Mapping[int, int], threads: int) -> int:
     gradient, image, filters = arguments[:3]
+    if threads == 1 and _is_torchs_own(image, filters, gradient):
+        return _joined(results, _groups(image, filters, gradient.shape[1]))
     of_image = image.bytes if any(buffer.shape == image.shape for buffer in results) else 0
     rest = sum(buffer.bytes for buffer in results) - of_image
     if _last(image) or (filters.shape[1] > 1 and _last(filters)):  # saved filters of one channel keep their layout
@@ -172,6 +178,17 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: M
     if image.strides in (None, contiguous_strides(image.shape)):
         return of_parts + max(first, gradient.bytes + image.bytes)
     return of_parts + image.bytes + max(first, gradient.bytes)  # a row-major copy comes first
+
+
+# With one thread, torch itself computes convolutions of less than 16 images with filters of one position and no stride
+# (`use_mkldnn` of its `Convolution.cpp`): one group after the other, whose results it then copies into one tensor.
+def _is_torchs_own(image: Buffer, filters: Buffer, result: Buffer) -> bool:
+    is_plain = prod(filters.shape[2:]) == 1 and image.shape[2:] == result.shape[2:]
+    return is_plain and image.shape[0] < 16 and image.itemsize == 4
+
+
+def _joined(results: Sequence[Buffer], groups: int) -> int:
+    return sum(buffer.bytes for buffer in results) if groups > 1 else 0
 
 
 # The reordered filters of a convolution, with its scratch memory. The usual kernel (`brgconv`) pads only the channels
