@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from remat.pytorch.ahead import forecast as forecast
     from remat.pytorch.ahead import largest_batch as largest_batch
     from remat.pytorch.eager.regions import choose_regions as choose_regions
-    from remat.pytorch.eager.selective import selective_policy as selective_policy
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
 # its module: importing the module, anywhere, would bind the module to that name.
@@ -78,7 +77,6 @@ _LAZY = {
     "last_report": "remat.pytorch",
     "forecast": "remat.pytorch.ahead",
     "largest_batch": "remat.pytorch.ahead",
-    "selective_policy": "remat.pytorch.eager.selective",
 }
 
 # Names of version 0.1 -> their names now. The old names will be removed in 0.4.
@@ -102,6 +100,9 @@ _MOVED = {
     "unpriced": "remat.plugin.base_problem",
 }
 
+# Names that are gone -> what to use instead.
+_GONE = {"selective_policy": ": remat.choose_regions chooses what eager PyTorch saves"}
+
 
 def __dir__() -> list[str]:
     public = {name for name, thing in globals().items() if getattr(thing, "__module__", "").startswith("remat.")}
@@ -117,7 +118,7 @@ def __getattr__(name: str) -> Any:
         warnings.warn(f"remat.{name} is {_MOVED[name]} now; 0.4 removes the old name", DeprecationWarning, stacklevel=2)
         return attrgetter(_MOVED[name].removeprefix("remat."))(import_module("remat"))
     if name not in _LAZY:
-        raise AttributeError(f"module 'remat' has no attribute {name!r}")
+        raise AttributeError(f"module 'remat' has no attribute {name!r}{_GONE.get(name, '')}")
     if find_spec("torch") is None:
         from remat.words import pip_install
 

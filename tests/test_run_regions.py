@@ -211,6 +211,22 @@ def test_a_graph_is_run_backward_twice() -> None:
         torch.testing.assert_close(parameter.grad, 2 * first)
 
 
+def test_under_autocast_a_layer_may_run_twice() -> None:
+    """Autocast keeps its copies of weights from one call to the next, and none for the backward pass."""
+    model, args = gpt()
+    layers = ("blocks.0", "blocks.1", "blocks.2")
+    regions = Regions(layers, ("blocks.1.qkv",), tuple(f"{layer}.up" for layer in layers))
+    leaves = list(model.parameters())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = torch.autograd.grad(model(*args), leaves)
+        with regions.apply(model):
+            steps = [model(*args) for _ in range(2)]
+            assert torch.is_autocast_cache_enabled()
+    for loss in steps:
+        for ours, theirs in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
 def test_a_model_is_as_before_afterwards() -> None:
     model, args = gpt()
     chosen = remat.choose_regions(remat.capture(model, *args), budget=0.5)
@@ -261,6 +277,46 @@ def test_what_cannot_be_run_is_refused() -> None:
         Regions(("0",), ("0.third",), ()).apply(model)
     with pytest.raises(InvalidOption, match="takes no arguments"):
         remat.choose_regions(remat.capture(*_flat(gpt())), x, budget=0.5)
+
+
+class Counting(nn.Module):
+    """A layer that counts its calls, and may read the count."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.first, self.second, self.reads = nn.Linear(8, 8), nn.Linear(8, 8), reads
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.second(self.first(x * self.count if self.reads else x)).sin()
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.generator = nn.Linear(8, 8), nn.Linear(8, 8), torch.Generator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x * torch.rand(x.shape, generator=self.generator))).sin()
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [(Counting(reads=True), r"aten\.add_.* overwrites a buffer .* reads"), (Drawing(), "Generator of its own")],
+)
+def test_a_layer_that_would_compute_something_else_when_it_runs_again_is_refused(layer: nn.Module, why: str) -> None:
+    model = nn.ModuleList([layer])
+    with Regions(("0",), ("0.first",), ("0.second",)).apply(model), pytest.raises(CaptureError, match=why):
+        model[0](torch.ones(2, 8))
+
+
+def test_a_layer_may_update_a_buffer_that_it_does_not_read() -> None:
+    model = nn.ModuleList([Counting(reads=False), nn.BatchNorm1d(8)])
+    x = torch.randn(4, 8)
+    with Regions(("0", "1"), ("0.first",), ("0.second", "1")).apply(model):
+        model[1](model[0](x)).square().sum().backward()
+    assert model[0].count == 2
 
 
 def test_a_model_that_does_something_else_the_second_time_is_noticed() -> None:

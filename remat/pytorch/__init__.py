@@ -1,14 +1,14 @@
 """Connects remat to PyTorch: from a model to a `Graph`, and from a plan to a training step that follows it.
 
 No other package of the library imports torch, and `import remat` does not either: `remat.capture`, `remat.compile`,
-`remat.SharedBudget` and `remat.selective_policy` load this package on first use. It may import every other package of
+`remat.SharedBudget` and `remat.choose_regions` load this package on first use. It may import every other package of
 `remat`. Each of its packages imports those before it (`inductor` and `eager` do not import each other):
 
     seam        torch's private names, and patches of torch during a call of this library
     read        from a model to its joint graph, and from that to the facts of a `Graph`
     run         from a plan to a compiled training step: the partitioner that torch calls
     inductor    what TorchInductor generates for a plan: kernels, bytes and memory, and for GPUs the code
-    eager       from a plan to a checkpoint policy, for models that are not compiled
+    eager       decisions about whole modules, for models that are not compiled
     ahead       predicts the memory of a whole training step before it runs
     measure     measures a step: bytes moved, memory saved and held, time
 

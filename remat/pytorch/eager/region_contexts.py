@@ -8,8 +8,8 @@ kept, or an empty tensor that nobody reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
@@ -19,12 +19,13 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from remat.errors import CaptureError, InvalidPlan
-from remat.pytorch.eager.recording import draws, every_cast
 from remat.pytorch.read.operators import is_expensive
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
+    argument_of,
     detached,
     is_mutable,
+    is_overload,
     never_asked_about,
     saved_tensors_hooks_in_force,
     storage_number,
@@ -130,6 +131,9 @@ class _Forward(TorchDispatchMode):
         self._made: set[int] = set()  # storages that saved regions made; `calls` holds them, so no number is reused
         self._read: set[int] = set()
         self._read_next: set[int] = set()  # by operators that run again if autograd keeps anything after them
+        # Storages of the layer; and which operators that run again read or write others, such as buffers.
+        self._own: set[int] = set()
+        self._outside_readers, self._outside_writers = dict[int, Any](), dict[int, Any]()
         pack, unpack = saved_tensors_hooks_in_force(False)
         self._hooks = saved_tensors_hooks(self._packing(pack), unpack)
 
@@ -158,6 +162,7 @@ class _Forward(TorchDispatchMode):
         own = _storages(leaves)  # nothing for sparse tensors, which have no storage
         is_view = not written and bool(own) and own <= taken and all(map(_is_tensor, leaves))
         is_saved = self._policy.is_saved(func)
+        self._own |= own - taken
         is_read = written & (self._read | self._read_next)
         if is_saved and not is_view and written <= self._made and not is_read:
             self._made |= own - taken
@@ -172,7 +177,24 @@ class _Forward(TorchDispatchMode):
             )
         if not is_view:
             self._read_next |= taken & self._made
+            self._refuse_unrepeatable(func, (args, kwargs), taken - written - self._own, written - self._own)
         return result
+
+    # Torch puts its default generators back before a recomputation, and nothing else.
+    def _refuse_unrepeatable(self, func: Any, arguments: Any, read: set[int], written: set[int]) -> None:
+        if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves(arguments)):
+            raise CaptureError(
+                f"{func} draws from a torch.Generator of its own, and would draw other numbers when its layer runs "
+                f"again: draw from the default generator, or outside of the layer"
+            )
+        self._outside_readers |= dict.fromkeys(read, func)
+        self._outside_writers |= dict.fromkeys(written, func)
+        for storage in self._outside_readers.keys() & self._outside_writers.keys():
+            raise CaptureError(
+                f"{self._outside_writers[storage]} overwrites a buffer or an argument of its layer that "
+                f"{self._outside_readers[storage]} reads, and would read with its new contents when the layer runs "
+                f"again: move the write out of the layer"
+            )
 
     def _packing(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
         def pack_and_note(tensor: Tensor) -> Any:
@@ -215,7 +237,7 @@ class _Recomputation(TorchDispatchMode):
             )
         if call.leaves is None:
             return func(*args, **kwargs)
-        if draws(func, args, kwargs):  # else the generator would not advance, and later operators would draw others
+        if _draws(func, args, kwargs):  # else the generator would not advance, and later operators would draw others
             copied: Any = tree_map(_elsewhere, (args, kwargs)) if is_mutable(func) else (args, kwargs)
             func(*copied[0], **copied[1])
         return tree_unflatten([_restored(leaf) for leaf in call.leaves], call.structure)
@@ -227,11 +249,32 @@ class _Pass(AbstractContextManager[Any]):
         self._mode, self._open = mode, ExitStack()
 
     def __enter__(self) -> Any:
-        self._open.enter_context(every_cast())
+        self._open.enter_context(_every_cast())
         return self._open.enter_context(self._mode())
 
     def __exit__(self, *error: Any) -> Any:
         return self._open.__exit__(*error)
+
+
+# Otherwise autocast would cache the cast weight until its outermost context ends: a second read of the weight, in the
+# layer or in the backward pass, would run other operators than the first.
+@contextmanager
+def _every_cast() -> Generator[None]:
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+# Attention with a dropout of 0 draws nothing. The body of a higher-order operator is unknown, so it counts as random.
+def _draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    if not is_overload(operator):
+        return True
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    return argument_of(operator, args, kwargs, "dropout_p") != 0
 
 
 def _is_tensor(leaf: object) -> bool:

@@ -62,14 +62,6 @@ def all_options() -> frozenset[str]:
     return frozenset(internals("torch._inductor").list_options())
 
 
-@cache
-def decompositions() -> Any:
-    """Returns Inductor's decomposition of each operator that it does not compile as it is."""
-    # Some decompositions access the lowerings as an attribute of their package.
-    internals("torch._inductor.lowering")
-    return internals("torch._inductor.decomposition").select_decomp_table()
-
-
 @contextmanager
 def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs: Any) -> Generator[Any]:
     """Lowers and schedules a graph, and yields its `GraphLowering` while Inductor's context is set up for it.

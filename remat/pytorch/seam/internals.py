@@ -70,7 +70,6 @@ USED: dict[str, tuple[str, ...]] = {
     ),
     "torch._inductor.config": ("fx_graph_cache", "fx_graph_remote_cache", "shape_padding"),
     "torch._inductor.debug": ("DebugContext",),
-    "torch._inductor.decomposition": ("select_decomp_table",),
     "torch._inductor.fx_passes.joint_graph": ("UniformValueConstantFolder._deduce_value",),
     "torch._inductor.fx_passes.post_grad": ("view_to_reshape",),
     "torch._inductor.graph": (
@@ -88,7 +87,6 @@ USED: dict[str, tuple[str, ...]] = {
         "MultiOutput",
         "Operation.get_origins",
     ),
-    "torch._inductor.lowering": (),
     "torch._inductor.runtime.hints": ("DeviceProperties.create.cache_clear",),
     "torch._inductor.runtime.triton_heuristics": ("CachingAutotuner._precompile_config",),
     "torch._inductor.scheduler": (

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import SAC_IGNORED_OPS, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import SAC_IGNORED_OPS
 from torch.utils.checkpoint import checkpoint as checkpoint_call
 from torch.utils.flop_counter import shape_wrapper
 
@@ -39,7 +39,6 @@ except ImportError as error:
     raise unsupported(str(error)) from None
 
 torch_compile: Any = torch.compile
-selective_checkpoint_contexts: Any = create_selective_checkpoint_contexts
 never_asked_about: Any = SAC_IGNORED_OPS
 formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
