@@ -91,3 +91,8 @@ def test_every_old_name_leads_somewhere() -> None:
 
     with warnings.catch_warnings(action="ignore"):
         assert [name for name in remat._MOVED if not hasattr(remat, name)] == []
+
+
+def test_a_name_that_is_gone_says_what_to_use_instead() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'selective_policy': remat\.choose_regions chooses"):
+        _ = remat.selective_policy

@@ -21,6 +21,9 @@ from remat.facts.graph import Graph
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 
+UNCOUNTED_PRODUCTS = frozenset({"aten._int_mm.default", "aten._scaled_mm_v2.default"})
+"""Matrix products without a formula in torch's flop counter: to its partitioner they are as cheap as anything else."""
+
 TWENTIETHS = tuple(i / 20 for i in range(1, 19))
 
 _WIDE = '"used_far_apart":false,"long_fusible_chain":false,"materialized_in_backward":false'
@@ -84,8 +87,7 @@ class _Knapsack:
         self.items: IntArray = values[np.argsort(-size[values], kind="stable")]
         self.weights: list[int] = np.rint(_PARTS * size[self.items] / most_bytes).astype(np.int64).tolist()
         # torch's counter knows products and the like alone; all else counts 1 (`estimate_runtime`).
-        # PyTorch has no formula for products of integers: to its knapsack they are as cheap as anything else.
-        counted = graph.compute_bound & [op != "aten._int_mm.default" for op in graph.ops]
+        counted = graph.compute_bound & [op not in UNCOUNTED_PRODUCTS for op in graph.ops]
         arithmetic = np.where(counted, np.maximum(graph.flops, 1), 1)[graph.plannable]
         self.taken = _table(self.weights, arithmetic[self.items], largest)
 

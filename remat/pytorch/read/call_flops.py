@@ -13,7 +13,8 @@ from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from remat.facts.columns import IntArray, frozen
-from remat.pytorch.read.operators import GROUPED, QUANTIZED_PRODUCTS, Operators, grouped_flops
+from remat.improve.torch_knapsack import UNCOUNTED_PRODUCTS
+from remat.pytorch.read.operators import GROUPED, Operators, grouped_flops
 from remat.pytorch.read.values import Values, shape_of
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import formula_over_shapes
@@ -23,7 +24,7 @@ def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Ope
     """Counts the operations (n,) of each call by torch's formula; without a formula, one per element."""
     calls = ops.are([target is not None for target in ops.targets])
     factors = [
-        0 if op.name in QUANTIZED_PRODUCTS else _LEFT_FACTOR.get(target)
+        0 if op.name in UNCOUNTED_PRODUCTS else _LEFT_FACTOR.get(target)
         for target, op in zip(ops.targets, ops.different, strict=True)
     ]
     counted = ops.are(

@@ -14,6 +14,7 @@ from torch import fx
 from torch.utils.flop_counter import flop_registry
 
 from remat.facts.columns import BoolArray, IntArray, frozen
+from remat.improve.torch_knapsack import UNCOUNTED_PRODUCTS
 from remat.pytorch.seam.torch_names import (
     HigherOrderOperator,
     argument_of,
@@ -31,9 +32,6 @@ _UNDECLARED = ("aten._unsafe_view.default", "_c10d_functional.wait_tensor.defaul
 
 GROUPED = "grouped_mm"
 """Part of the names of grouped matrix products, as in a mixture of experts: torch has no formula for them."""
-
-QUANTIZED_PRODUCTS = frozenset({"aten._int_mm.default", "aten._scaled_mm_v2.default"})
-"""Matrix products for which torch has no formula, and which its partitioner does not list as compute-intensive."""
 
 COLLECTIVE = "a collective"
 
@@ -143,7 +141,7 @@ def is_expensive(target: Any) -> bool:
     The cost of a custom operator is unknown, so it counts as expensive, as in torch.
     """
     is_custom = is_overload(target) and not is_builtin(target)
-    is_named = _name(target) in QUANTIZED_PRODUCTS or any(word in _name(target) for word in ("attention", GROUPED))
+    is_named = _name(target) in UNCOUNTED_PRODUCTS or any(word in _name(target) for word in ("attention", GROUPED))
     return _has_formula(target) or is_named or is_custom
 
 
