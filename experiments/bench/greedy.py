@@ -41,14 +41,13 @@ from experiments.corpus.catalogue import recipes
 from experiments.models.recipe import capture
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
-from experiments.rivals.greedy import Candidates, exact, greedy, knapsack
+from experiments.rivals.greedy import Candidates, equal_layers, exact, greedy, knapsack
 from remat import Choice, Graph, Problem, Solution
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_saved
-from remat.improve.one_liners import every_layer_checkpointed, layer_path, layers_of
+from remat.improve.one_liners import every_layer_checkpointed, layer_path
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.torch_knapsack import torch_budget_plans
-from remat.plugin import forced_values
 from remat.predict.time.known_devices import find_device
 
 CASES = (
@@ -67,8 +66,12 @@ EXAMPLE = "hf-llama3-8b-32k", 0.8
 
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
+    """Captures a training step for an H100, and yields its rows."""
+    yield from compare(capture(replace(recipes()[name], device="h100")), name)
+
+
+def compare(graph: Graph, name: str, shares: Sequence[float] = SHARES) -> Iterator[dict[str, Any]]:
     """Yields a row for each budget."""
-    graph = capture(replace(recipes()[name], device="h100"))
     predictor = StepPredictor.of(graph, find_device("h100"), "h100")
     model = MemoryBudget(1.0, estimator="roofline:device=h100")
     free = replace(model.pose(graph), budget_bytes=None)
@@ -78,7 +81,7 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
     least, most = (_choice(graph, free, saved).saved_bytes(free) for saved in (stays, graph.owners(default)))
     default_ns = predictor.ns(graph.owners(default))
     candidates = Candidates.of(graph, free, stays)
-    for share in SHARES:
+    for share in shares:
         room = int(share * (most - least))
         problem = replace(free, budget_bytes=least + room)
         kept = _kept(candidates, room, share)
@@ -141,20 +144,6 @@ def _aware(graph: Graph, problem: Problem, candidates: Candidates, stays: BoolAr
         ),
         "best": remat.solve(problem),
     }
-
-
-def equal_layers(graph: Graph, problem: Problem) -> IntArray:
-    """Ties values that have the same place in their layers: module, operator, bytes, and number among equal ones."""
-    layers, settled = layers_of(graph), np.ones(len(graph), np.bool_)
-    settled[graph.plannable] = forced_values(problem).not_recomputable | problem.cannot_save.mask
-    tied, groups, seen = np.full(len(graph), -1), dict[object, int](), dict[object, int]()
-    for value in np.flatnonzero((layers >= 0) & ~settled).tolist():
-        path = graph.modules[value]
-        place = path.removeprefix(layer_path(path)), graph.ops[value], int(graph.bytes[value])
-        number = seen.get((place, layers[value]), 0)
-        seen[place, layers[value]] = number + 1
-        tied[value] = groups.setdefault((place, number), len(groups))
-    return tied[graph.plannable]
 
 
 def _pytorch_budget(graph: Graph, problem: Problem) -> BoolArray | None:

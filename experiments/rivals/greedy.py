@@ -7,6 +7,7 @@ linear program gives each layer a budget, and "greedy" or "ILP" spends it. All e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import numpy as np
 import remat
 from remat import Graph, Problem
 from remat.facts.columns import BoolArray, IntArray
-from remat.improve.one_liners import layers_of
+from remat.improve.one_liners import layer_path, layers_of
 from remat.plugin import forced_values
 
 Spend = Callable[[IntArray, IntArray, int], BoolArray]
@@ -47,9 +48,7 @@ class Candidates:
         Args:
             problem: its prices are the times; what it forbids to save or to recompute is no candidate.
         """
-        layers, maker = layers_of(graph), np.arange(len(graph))
-        element = graph.tuple_element[graph.consumers]
-        maker[graph.consumers[element]] = graph.producers[element]
+        maker, layers = _makers(graph), layers_of(graph)
         forward, read = graph.with_elements(graph.in_forward), np.zeros(len(graph), np.bool_)
         read[graph.producers[forward[graph.producers] & ~forward[graph.consumers]]] = True
         free, times = np.zeros(len(graph), np.bool_), np.zeros(len(graph), np.int64)
@@ -134,3 +133,30 @@ def knapsack(times: IntArray, sizes: IntArray, budget_bytes: int) -> Problem:
     return Problem.of(
         free, needed=range(len(times)), recompute_cost=times.tolist(), save_bytes=sizes, budget_bytes=budget_bytes
     )
+
+
+def equal_layers(graph: Graph, problem: Problem) -> IntArray:
+    """Ties what a uniform budget decides alike: values with the same place in their layers.
+
+    A place is the path of the module, the operator, the bytes, and the number among equal ones. What is settled
+    anyway is in no group.
+
+    Returns:
+        for each value of the problem, the number of its group; -1 for those in no group.
+    """
+    layers, settled = layers_of(graph)[_makers(graph)], np.ones(len(graph), np.bool_)
+    settled[graph.plannable] = forced_values(problem).not_recomputable | problem.cannot_save.mask
+    tied, groups, numbers = np.full(len(graph), -1), dict[object, int](), Counter[object]()
+    for value in np.flatnonzero((layers >= 0) & ~settled).tolist():
+        path = graph.modules[value]
+        place = path.removeprefix(layer_path(path)), graph.ops[value], int(graph.bytes[value])
+        tied[value] = groups.setdefault((place, numbers[place, layers[value]]), len(groups))
+        numbers[place, layers[value]] += 1
+    return tied[graph.plannable]
+
+
+def _makers(graph: Graph) -> IntArray:
+    """Returns (n,) the operators that make values: that of the whole tuple for its elements."""
+    makers, element = np.arange(len(graph)), graph.tuple_element[graph.consumers]
+    makers[graph.consumers[element]] = graph.producers[element]
+    return makers
