@@ -2,10 +2,10 @@
 
 The question is that of torchtitan's pull request 4636: is greedy as good as an integer program (ILP)? A row is a
 training step and a budget: what is saved with every layer checkpointed, and a share of what PyTorch's default plan
-saves more. Prices are times by the roofline of an H100.
+saves more.
 
 `independent` has what greedy and ILP are both given (`experiments.rivals.greedy`): the same candidates, each at the
-time of its own operator, as if what it reads were there. Its answers, and the bound of every answer, are:
+time of its own operator, run alone, as if what it reads were there. Its answers, beside a bound of all answers, are:
 
 - `greedy`: torchtitan's greedy, where each layer gets the same share of the budget;
 - `by ratio`: the same budgets, spent by PyTorch's `greedy_knapsack`, the dearest per byte first;
@@ -15,10 +15,11 @@ time of its own operator, as if what it reads were there. Its answers, and the b
   that it may exceed the budget;
 - `exact`: the best that was found with one budget for all layers.
 
-`whole` has what the plans really recompute: what a value needs is recomputed with it, as long as it is not saved.
-There are other plans, too: `candidates` may save the same candidates, but knows this; `uniform` may save anything, the
-same in each layer; `best` may save anything; `budget` is the best one of PyTorch's `activation_memory_budget`; `choose`
-is the plan of `remat.choose`, which looks for the fastest step. The bound is that of `best`.
+`whole` has what the plans really recompute: what a value needs is recomputed with it, unless it is saved, and what can
+fuse joins a kernel of the backward pass. There are other plans, too: `candidates` may save the same candidates, but
+knows these costs; `uniform` may save anything, the same in each layer; `best` may save anything; `budget` is the best
+one of PyTorch's `activation_memory_budget`; `choose` is the plan of `remat.choose`, which looks for the fastest step.
+The bound is that of `best`. Times of both kinds are those of the roofline of an H100.
 
 `step` is by which part the modelled step is longer than with PyTorch's default plan. Graphs are captured, and kernels
 and times are predicted, for an H100. No device was used.
@@ -61,7 +62,7 @@ CASES = (
     "hf-llama3-8b-h100",
 )
 SHARES = (0.8, 0.6, 0.4, 0.2, 0.1)
-EXAMPLE = "hf-llama3-8b-32k", 0.8
+EXAMPLE = "hf-llama3-8b-32k", 0.4
 """The row that has the candidates of one layer."""
 
 
@@ -72,7 +73,8 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
 
 def compare(graph: Graph, name: str, shares: Sequence[float] = SHARES) -> Iterator[dict[str, Any]]:
     """Yields a row for each budget."""
-    predictor = StepPredictor.of(graph, find_device("h100"), "h100")
+    device = find_device("h100")
+    predictor = StepPredictor.of(graph, device, "h100")
     model = MemoryBudget(1.0, estimator="roofline:device=h100")
     free = replace(model.pose(graph), budget_bytes=None)
     default, stays = default_saved(graph), every_layer_checkpointed(graph)
@@ -80,7 +82,7 @@ def compare(graph: Graph, name: str, shares: Sequence[float] = SHARES) -> Iterat
     assert stays is not None
     least, most = (_choice(graph, free, saved).saved_bytes(free) for saved in (stays, graph.owners(default)))
     default_ns = predictor.ns(graph.owners(default))
-    candidates = Candidates.of(graph, free, stays)
+    candidates = Candidates.of(graph, free, stays, device)
     for share in shares:
         room = int(share * (most - least))
         problem = replace(free, budget_bytes=least + room)

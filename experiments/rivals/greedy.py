@@ -1,8 +1,8 @@
 """Chooses what layers keep, as torchtitan's pull request 4636 of September 2026 does, without offloads.
 
 Its candidates are the storages of each layer that the backward pass reads. What a layer passes on, and what is outside
-of layers, stays. A candidate costs the time of its own operator, as if what this operator reads were there. An outer
-linear program gives each layer a budget, and "greedy" or "ILP" spends it. All else in a layer is recomputed.
+of layers, stays. A candidate costs the time of its own operator, run alone, as if what this operator reads were there.
+An outer linear program gives each layer a budget, and "greedy" or "ILP" spends it. All else in a layer is recomputed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from remat import Graph, Problem
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.one_liners import layer_path, layers_of
 from remat.plugin import forced_values
+from remat.predict.time import DeviceProfile
 
 Spend = Callable[[IntArray, IntArray, int], BoolArray]
 """Decides which of k candidates are kept, (k,), by their times, their sizes, and the most bytes."""
@@ -30,7 +31,7 @@ class Candidates:
     Attributes:
         makers: the positions in the graph of the operators.
         values: of what each of them saves: more than one where the operator makes a tuple.
-        times_ns: (k,) the time of the operator alone.
+        times_ns: (k,) the time of the operator as a kernel of its own.
         sizes_bytes: (k,) what saving the candidate takes.
         layers: (k,) the number of its layer.
     """
@@ -42,11 +43,12 @@ class Candidates:
     layers: IntArray
 
     @classmethod
-    def of(cls, graph: Graph, problem: Problem, stays: BoolArray) -> Candidates:
+    def of(cls, graph: Graph, problem: Problem, stays: BoolArray, device: DeviceProfile) -> Candidates:
         """Collects the candidates of a graph, except for the values (n,) that stay in memory anyway.
 
         Args:
-            problem: its prices are the times; what it forbids to save or to recompute is no candidate.
+            problem: what it forbids to save or to recompute is no candidate; its prices are times on the device, but
+                those of what fuses are without the operands and the result that a kernel of its own reads and writes.
         """
         maker, layers = _makers(graph), layers_of(graph)
         forward, read = graph.with_elements(graph.in_forward), np.zeros(len(graph), np.bool_)
@@ -54,6 +56,7 @@ class Candidates:
         free, times = np.zeros(len(graph), np.bool_), np.zeros(len(graph), np.int64)
         free[graph.plannable] = ~forced_values(problem).not_recomputable & ~problem.cannot_save.mask
         times[graph.plannable] = problem.recompute_cost
+        times = np.maximum(times, _memory_ns(graph, maker, device))
         found: dict[int, list[int]] = {}
         for value in np.flatnonzero(graph.owners(read) & free & ~stays & (layers[maker] >= 0)).tolist():
             found.setdefault(int(maker[value]), []).append(value)
@@ -153,6 +156,14 @@ def equal_layers(graph: Graph, problem: Problem) -> IntArray:
         tied[value] = groups.setdefault((place, numbers[place, layers[value]]), len(groups))
         numbers[place, layers[value]] += 1
     return tied[graph.plannable]
+
+
+def _memory_ns(graph: Graph, makers: IntArray, device: DeviceProfile) -> IntArray:
+    """Returns (n,) the time in which each operator reads its operands and writes its result, with a launch."""
+    moved = np.zeros(len(graph), np.int64)
+    np.add.at(moved, makers, graph.bytes)
+    np.add.at(moved, graph.consumers, graph.bytes[graph.producers])
+    return np.rint(1e9 * moved / device.reached_bytes_per_s + device.launch_ns).astype(np.int64)
 
 
 def _makers(graph: Graph) -> IntArray:
