@@ -16,10 +16,10 @@ time of its own operator, run alone, as if what it reads were there. Its answers
 - `exact`: the best that was found with one budget for all layers.
 
 `whole` has what the plans really recompute: what a value needs is recomputed with it, unless it is saved, and what can
-fuse joins a kernel of the backward pass. There are other plans, too: `candidates` may save the same candidates, but
-knows these costs; `uniform` may save anything, the same in each layer; `best` may save anything; `budget` is the best
-one of PyTorch's `activation_memory_budget`; `choose` is the plan of `remat.choose`, which looks for the fastest step.
-The bound is that of `best`. Times of both kinds are those of the roofline of an H100.
+fuse joins a kernel of the backward pass. There are other plans, too, which know these costs: `candidates` may save what
+the plans above may save, or less; `uniform` may save anything, the same in each layer; `best` may save anything. And
+`budget` is the best one of PyTorch's `activation_memory_budget`, `choose` is the plan of `remat.choose`, which looks
+for the fastest step. The bound is that of `best`. Times of both kinds are those of the roofline of an H100.
 
 `step` is by which part the modelled step is longer than with PyTorch's default plan. Graphs are captured, and kernels
 and times are predicted, for an H100. No device was used.
@@ -215,12 +215,19 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [bullets(told)]
 
 
+_COLUMNS = {
+    "independent": ("greedy", "by ratio", "ilp", "ilp in turn", "greedy knapsack", "bound"),
+    "whole": ("greedy", "ilp", "exact", "candidates", "uniform", "budget", "best", "bound"),
+    "step": ("greedy", "ilp", "exact", "candidates", "uniform", "budget", "best", "choose"),
+}
+
 TABLE = ResultTable(
     "experiments.bench.greedy",
     "Greedy, integer programs and uniform budgets beside proven bounds",
     cases=lambda: CASES,
     measure=compared,
     summary=summary,
+    columns=["case", "share", "budget_bytes", *(f"{kind}, {way}" for kind in _COLUMNS for way in _COLUMNS[kind])],
 )
 
 if __name__ == "__main__":
