@@ -41,6 +41,7 @@ from remat.facts.columns import IntArray as IntArray
 from remat.facts.graph import Graph as Graph
 from remat.facts.graph import Region as Region
 from remat.facts.graph_builder import GraphBuilder as GraphBuilder
+from remat.problem.budget_row import BudgetRow as BudgetRow
 from remat.problem.constraints import base_problem as base_problem
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.costmodel import DeviceLimit as DeviceLimit

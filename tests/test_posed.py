@@ -90,7 +90,14 @@ def test_a_budget_is_chosen_by_name(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"format": "remat.graph"}, "not a problem file"),
-        ({"version": 3}, "version 3, but this remat reads 1 and 2"),
+        ({"version": 4}, "version 4, but this remat reads 1 to 3"),
+        ({"version": 3}, '"rows" must be a list, got NoneType'),
+        ({"version": 3, "rows": [{"name": "y"}]}, '"rows" must hold objects with "name", "bytes" and "values"'),
+        ({"version": 3, "rows": [{"name": "y", "bytes": 1, "values": [3]}]}, "positions from 0 to 2"),
+        (
+            {"version": 3, "rows": [{"name": "y", "bytes": -1, "values": [1]}]},
+            "the budget of 'y' must be a non-negative",
+        ),
         ({"version": 2}, '"host_budgets" must be an object, got NoneType'),
         ({"version": 2, "host_budgets": {}}, '"values.cannot_offload" must be a list, got NoneType'),
         (HOSTED | {"host_budgets": {"bytes": 7}}, '"host_budgets" must be empty'),

@@ -33,7 +33,7 @@ def write_dimacs(problem: Problem, path: Path) -> None:
     """
     if problem.budget_bytes is not None:
         raise UnsupportedProblem(f"a maximum flow cannot hold a budget ({problem.budget_bytes} bytes): use MPS or JSON")
-    problem.require_two_choices("the DIMACS file")
+    problem.require_plain("the DIMACS file")
     rules = forced_values(problem)
     check_feasible(problem, rules)
     write_file(path, "".join(f"{line}\n" for line in _lines(Reduction.of(problem, rules=rules))).encode("ascii"))

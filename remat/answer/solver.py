@@ -30,6 +30,7 @@ class Feature(Enum):
     OFFLOAD = "offloading"
     TIME_LIMIT = "a time limit"
     TIED = "tied values"
+    ROWS = "budgets of some values"
 
 
 class Solver(ABC):
@@ -98,6 +99,7 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
         Feature.BUDGET: problem.budget_bytes is not None,
         Feature.OFFLOAD: problem.offload is not None,
         Feature.TIED: problem.tied is not None,
+        Feature.ROWS: bool(problem.rows),
     }
     return tuple(feature for feature, needed in needs.items() if needed)
 

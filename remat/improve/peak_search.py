@@ -190,7 +190,7 @@ def fit_peak(
             f"a limit on peak memory cannot be combined with a budget of saved bytes ({problem.budget_bytes}); "
             f"keep one of them"
         )
-    problem.require_two_choices("a limit on peak memory")
+    problem.require_plain("a limit on peak memory")
     check_progress(progress)
     start, chosen = time.perf_counter(), find_solver(solver)
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)

@@ -9,7 +9,9 @@
 
 docs/benchmark.md defines each field. A ban is 0 for none, or the number of its reason, counted from 1. Instances of the
 benchmark also have "memory" (`remat.predict.memory.memory_export`) and budgets of the peak. If values can be offloaded,
-the version is 2, "values" also has "offload_cost" and "cannot_offload", and there is an empty object "host_budgets".
+the version is 2, "values" also has "offload_cost" and "cannot_offload", and there is an empty object "host_budgets". If
+some values have budgets of their own, the version is 3, and each is an object in "rows": its name, its bytes, and the
+positions of its values.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ import numpy as np
 
 from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import int_column
+from remat.facts.columns import any_set, int_column
 from remat.facts.json_file import column_in, read_document, table_in
+from remat.problem.budget_row import BudgetRow
 from remat.problem.offload import Offload
 from remat.words import near_of
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 FORMAT = "remat.problem"
 VERSION = 1
 VERSION_WITH_HOST = 2
+VERSION_WITH_ROWS = 3
 
 _NUMBERS = ("save_cost", "recompute_cost", "save_bytes", "needed")
 _BANS = ("cannot_save", "cannot_recompute")
@@ -75,6 +79,9 @@ def problem_document(
         budgets = [] if problem.budget_bytes is None else [Budget("saved", "saved", problem.budget_bytes)]
     bans = {label: cast(Bans, getattr(problem, label)) for label in _BANS}
     host: dict[str, Any] = {}
+    rows = [
+        {"name": row.name, "bytes": row.bytes, "values": np.flatnonzero(row.values).tolist()} for row in problem.rows
+    ]
     if offload is not None:
         bans["cannot_offload"] = offload.banned
         host = {"host_budgets": {}}
@@ -90,7 +97,7 @@ def problem_document(
     }
     return {
         "format": FORMAT,
-        "version": VERSION if offload is None else VERSION_WITH_HOST,
+        "version": VERSION_WITH_ROWS if rows else VERSION if offload is None else VERSION_WITH_HOST,
         "name": name,
         "about": dict(remarks or {}),
         "unit": unit,
@@ -99,6 +106,7 @@ def problem_document(
         "uses": {"producer": problem.producers.tolist(), "consumer": problem.consumers.tolist()},
         "budgets": [asdict(budget) for budget in budgets],
         **host,
+        **({"rows": rows} if rows else {}),
         **({} if memory is None else {"memory": memory}),
     }
 
@@ -117,15 +125,16 @@ def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
 
 def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
     version = document.get("version")
-    if version not in (VERSION, VERSION_WITH_HOST):
-        raise InvalidProblem(
-            f"version {version!r}, but this remat reads {VERSION} and {VERSION_WITH_HOST}; upgrade remat"
-        )
+    if version not in (VERSION, VERSION_WITH_HOST, VERSION_WITH_ROWS):
+        raise InvalidProblem(f"version {version!r}, but this remat reads 1 to {VERSION_WITH_ROWS}; upgrade remat")
     values, uses = (table_in(document, key, InvalidProblem) for key in ("values", "uses"))
     reasons = tuple(column_in(document, "reasons", InvalidProblem))
+    names = tuple(column_in(values, "name", InvalidProblem, "values"))
+    has_host = version == VERSION_WITH_HOST or (version == VERSION_WITH_ROWS and "host_budgets" in document)
     return {
-        "offload": _offload(document, values, reasons) if version == VERSION_WITH_HOST else None,
-        "names": tuple(column_in(values, "name", InvalidProblem, "values")),
+        "offload": _offload(document, values, reasons) if has_host else None,
+        "rows": _rows(document, len(names)) if version == VERSION_WITH_ROWS else (),
+        "names": names,
         **{label: column_in(values, label, InvalidProblem, "values") for label in _NUMBERS},
         "producers": column_in(uses, "producer", InvalidProblem, "uses"),
         "consumers": column_in(uses, "consumer", InvalidProblem, "uses"),
@@ -141,6 +150,18 @@ def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tu
         "values.offload_cost", column_in(values, "offload_cost", InvalidProblem, "values"), len(banned), InvalidProblem
     )
     return Offload(costs, banned)
+
+
+def _rows(document: Mapping[str, Any], length: int) -> tuple[BudgetRow, ...]:
+    rows: list[BudgetRow] = []
+    for row in column_in(document, "rows", InvalidProblem):
+        if not isinstance(row, dict) or row.keys() != {"name", "bytes", "values"}:
+            raise InvalidProblem('"rows" must hold objects with "name", "bytes" and "values"')
+        positions = int_column('"values" of a row', row["values"], None, InvalidProblem)
+        if any_set((positions < 0) | (positions >= length)):
+            raise InvalidProblem(f'"values" of a row must be positions from 0 to {length - 1}')
+        rows.append(BudgetRow(row["name"], np.isin(np.arange(length), positions), row["bytes"]))
+    return tuple(rows)
 
 
 def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:
