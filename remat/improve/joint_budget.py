@@ -117,9 +117,15 @@ def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
-    """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls."""
+    """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls.
+
+    Raises `UnsupportedProblem` if there are several calls, and some values have budgets of their own.
+    """
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
+    if sum(part.times for part in parts) > 1:
+        for one in problems:
+            one.require_plain("a budget that several calls share", offload=True)
     costs: dict[str, Any] = {
         label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
         for label in ("save_cost", "recompute_cost", "save_bytes")
@@ -134,6 +140,7 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),
         offload=_joint_offload([(part.times, host) for part in parts if (host := part.problem.offload) is not None]),
+        rows=problems[0].rows,
         **costs,
         **uses,
     )

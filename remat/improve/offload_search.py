@@ -196,6 +196,7 @@ def fit_offload(
     """
     if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem("this search needs a problem with Problem.offload and with save_cost 0")
+    problem.require_plain("the search for copies that kernels hide", offload=True)
     start, chosen = time.perf_counter(), find_solver(solver)
     banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)
     offload = replace(problem.offload, banned=banned)

@@ -60,6 +60,7 @@ class PlanRequest:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = subproblem_of(graph, self.cost_model)
+            part.problem.require_plain("a nested_compile_region with a budget in bytes", offload=True)
             return ChosenPlan(part.smallest_choice.plan(part.problem), "least saved")
         if self.cost_model.offload_device is not None and not self.copy_stream:
             problem = self.cost_model.pose(graph)
