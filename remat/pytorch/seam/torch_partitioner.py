@@ -19,8 +19,12 @@ from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
 
-_budget: ContextVar[float] = ContextVar("_budget", default=1.0)
+Budgets: TypeAlias = tuple[float, dict[str, float]]
+"""The budget of a graph, and those of some of its nodes, by name, where the model gives several."""
 
+_budgets: ContextVar[Budgets] = ContextVar("_budgets", default=(1.0, {}))
+
+_KEY = "_region_activation_memory_budget"
 _PARTITIONERS = "torch._functorch.partitioners"
 _CHOOSER = "choose_saved_values_set"
 
@@ -39,12 +43,13 @@ def partition(
     """
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
-        token = _budget.set(float(memory_budget))
+        token = _budgets.set(_resolved(joint_graph, node_info, float(memory_budget)))
         try:
             return chooser(joint_graph, node_info, num_fwd_outputs)
         finally:
-            _budget.reset(token)
+            _budgets.reset(token)
 
+    _take_marks(joint_module)
     # All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch
     # 2.13. In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
     seeds_operator = internals("torch._inductor.inductor_prims").seeds
@@ -54,13 +59,46 @@ def partition(
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-def torchs_budget() -> float:
-    """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned.
+# Torch refuses budgets of regions that differ, or that leave a part of the graph unmarked. It looks for them under its
+# own key only.
+def _take_marks(joint_module: fx.GraphModule) -> None:
+    for node in _all_nodes(joint_module):
+        if (budget := _region_budget(node)) is not None:
+            node.meta["custom"] = {name: note for name, note in node.meta["custom"].items() if name != _KEY}
+            node.meta[_KEY] = budget
 
-    It is `torch._functorch.config.activation_memory_budget`, or the graph's budget from
-    `torch.autograd.graph.region_activation_memory_budget`; 1 by default.
+
+def region_budgets(graph_module: fx.GraphModule) -> list[float | None]:
+    """Lists the budget with which `region_activation_memory_budget` marks each node of a graph of Dynamo's."""
+    return [_region_budget(node) for node in _all_nodes(graph_module)]
+
+
+def _all_nodes(graph_module: fx.GraphModule) -> list[fx.Node]:
+    return [node for one in graph_module.modules() if isinstance(one, fx.GraphModule) for node in one.graph.nodes]
+
+
+def _region_budget(node: fx.Node) -> float | None:
+    custom = node.meta.get("custom")
+    return custom.get(_KEY) if isinstance(custom, dict) else None
+
+
+def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> Budgets:
+    computed = [node for node in joint_graph.nodes if node.op == "call_function"]
+    of_forward = {node.meta.get(_KEY, budget) for node in computed if node_info.is_required_fw(node)}
+    if len(of_forward) < 2:
+        return next(iter(of_forward), budget), {}
+    marked = [node for node in computed if _KEY in node.meta or budget != 1]
+    return 1.0, {node.name: node.meta.get(_KEY, budget) for node in marked}
+
+
+def torchs_budget() -> Budgets:
+    """Returns the memory budgets of torch's own partitioner for the joint graph that is being partitioned.
+
+    That of the graph is `torch._functorch.config.activation_memory_budget`, or that of the only region, if
+    `torch.autograd.graph.region_activation_memory_budget` marks the whole forward pass; 1 by default. If it gives parts
+    of the graph different budgets, the second entry has them.
     """
-    return _budget.get()
+    return _budgets.get()
 
 
 def torchs_budget_setting() -> float:
