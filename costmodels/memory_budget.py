@@ -89,17 +89,9 @@ class MemoryBudget(CostModel):
                 f"MemoryBudget.optimizer must make an optimizer of parameters, as torch.optim.AdamW does, or be the "
                 f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
             )
-        if self.offload_device is not None and self.of != "saved":
-            raise InvalidOption(f'MemoryBudget.offload needs of="saved", got of={self.of!r}')
-        if self.regions is not None:
-            if not isinstance(self.regions, Mapping) or not self.regions:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidOption(
-                    f"MemoryBudget.regions must map at least one path or pattern of modules to a budget, such as "
-                    f'{{"vision_tower.*": "20%"}}, got {self.regions!r}'
-                )
-            if self.of != "saved":
-                raise InvalidOption(f'MemoryBudget.regions needs of="saved", got of={self.of!r}')
-            _ = self._region_amounts
+        for option, given in (("offload", self.offload_device is not None), ("regions", bool(self._region_amounts))):
+            if given and self.of != "saved":
+                raise InvalidOption(f'MemoryBudget.{option} needs of="saved", got of={self.of!r}')
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
@@ -121,12 +113,19 @@ class MemoryBudget(CostModel):
             terms = replace(terms, offload=offload)
             problem = replace(problem, offload=offload.take(graph.plannable))
         limit = saved_limit(graph, problem, self.amount)
-        parts = [(name, computed_in(graph, name), amount) for name, amount in self._region_amounts.items()]
+        parts = [(str(part), computed_in(graph, part), amount) for part, amount in self._region_amounts.items()]
         return replace(terms, budget_bytes=limit, rows=rows_of(graph, problem, parts, limit) if parts else ())
 
     @property
     def _region_amounts(self) -> dict[str, int | Fraction]:
-        named = (self.regions or {}).items()
+        if self.regions is None:
+            return {}
+        if not isinstance(self.regions, Mapping) or not self.regions:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(
+                f"MemoryBudget.regions must map at least one path or pattern of modules to a budget, such as "
+                f'{{"vision_tower.*": "20%"}}, got {self.regions!r}'
+            )
+        named = self.regions.items()
         return {name: read_amount(amount, f"MemoryBudget.regions[{name!r}]") for name, amount in named}
 
     @property

@@ -135,30 +135,24 @@ def _run_cbc(program: Any, problem: Problem, time_limit_s: float | None) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "cbc.log"
+
         # CBC is fixed, not "whatever is installed", because a reference must be the same everywhere.
         # No `threads`: with 1, CBC starts a worker thread, which sometimes waited for 10 s after a short limit.
-        options = {"msg": False, "timeLimit": time_limit_s, "gapRel": 0, "gapAbs": 0, "logPath": str(log)}
+        def run(*options: str) -> None:
+            limit_s, path = time_limit_s, str(log)
+            program.solve(
+                pulp.PULP_CBC_CMD(msg=False, timeLimit=limit_s, gapRel=0, gapAbs=0, options=[*options], logPath=path)
+            )
+
         try:
-            if problem.rows:
-                _run_without_preprocessing(program, options)
-            else:
-                program.solve(pulp.PULP_CBC_CMD(**options))
+            # With several budgets, CBC 2.10.3's preprocessing loses optima: six values cost 1080 instead of 723.
+            run(*(["preprocess off"] if problem.rows else []))
         except pulp.PulpSolverError as error:
-            raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
+            if problem.rows:  # without preprocessing, CBC crashes where there is no plan; only that is believed of it
+                run()
+            if not problem.rows or program.status != pulp.LpStatusInfeasible:
+                raise RematError(f"pulp: CBC crashed; it said:\n{error}") from None
         return log.read_text() if log.exists() else ""
-
-
-# With several budgets, the preprocessing of CBC 2.10.3 loses optima: a plan of six values cost 1080 instead of 723.
-# Without it, CBC crashes where no plan exists. Only then is the claim of a second run, with it, believed.
-def _run_without_preprocessing(program: Any, options: dict[str, Any]) -> None:
-    import pulp
-
-    try:
-        program.solve(pulp.PULP_CBC_CMD(**options, options=["preprocess off"]))
-    except pulp.PulpSolverError:
-        program.solve(pulp.PULP_CBC_CMD(**options))
-        if program.status != pulp.LpStatusInfeasible:
-            raise
 
 
 def _read(

@@ -155,15 +155,14 @@ def test_who_cannot_state_rows_says_so(tmp_path: Path) -> None:
     for solver in [solver for solver in CONFIGURED if solver not in TAKES]:
         with pytest.raises(UnsupportedProblem, match="does not support budgets of some values"):
             solve(two_parts(AB(8)), solver)
-    with pytest.raises(UnsupportedProblem, match="the DIMACS file cannot take a problem in which some values have"):
+    with pytest.raises(UnsupportedProblem, match="a DIMACS file does not support budgets of some values"):
         write_dimacs(two_parts(AB(8)), tmp_path / "parts.max")
 
 
 def test_rows_that_are_none() -> None:
-    with pytest.raises(InvalidProblem, match="the budget of 'ab' must be a non-negative integer"):
-        AB(-1)
-    with pytest.raises(InvalidProblem, match="the budget of 'ab' must be a number of bytes, got None"):
-        AB(None)  # type: ignore[arg-type]
+    for limit in (-1, None, 0.5):
+        with pytest.raises(InvalidProblem, match=f"the budget of 'ab' must be a non-negative integer, got {limit}"):
+            AB(limit)
     for wrong in ([AB(8)], (7,), (row("ab", {1}, 8, 4),)):
         with pytest.raises(InvalidProblem, match=r"Problem\.rows must be a tuple of remat\.plugin\.BudgetRow of 5"):
             replace(two_parts(), rows=wrong)  # type: ignore[arg-type]

@@ -1,8 +1,9 @@
-"""Finds modules by patterns of their paths ("model.layers.*.mlp"), and the values of a graph that they compute."""
+"""Finds the values that parts of a model compute: modules by patterns of their paths, or what the model has marked."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -11,6 +12,14 @@ from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.words import near_of
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Names the values of one graph that PyTorch marks with one memory budget."""
+
+    budget: float
+    names: frozenset[str] = field(repr=False)
 
 
 def with_parents(path: str) -> list[str]:
@@ -33,12 +42,11 @@ def matching(pattern: object, modules: Collection[str], unmatched: str) -> set[s
     return matches
 
 
-def computed_in(graph: Graph, pattern: str) -> BoolArray:
-    """Returns a mask (n,) of the values that the modules of a pattern compute, and the modules inside of them.
-
-    Raises `InvalidOption` if no module of the graph has such a path.
-    """
+def computed_in(graph: Graph, part: object) -> BoolArray:
+    """Returns a mask (n,) of what the modules of a pattern compute, with the modules inside of them; or of `Marked`."""
+    if isinstance(part, Marked):
+        return np.array([name in part.names for name in graph.names], np.bool_)
     parents = {path: with_parents(path) for path in dict.fromkeys(graph.modules)}
     modules = dict.fromkeys(module for path in parents.values() for module in path)
-    matches = matching(pattern, modules, "regions: no module of this graph")
+    matches = matching(part, modules, "regions: no module of this graph")
     return np.array([not matches.isdisjoint(parents[path]) for path in graph.modules], np.bool_)

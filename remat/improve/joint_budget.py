@@ -26,6 +26,7 @@ from remat.facts.bans import Bans
 from remat.facts.columns import frozen
 from remat.improve.subproblem import Subproblem
 from remat.problem.costmodel import CostModel
+from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.offload import Offload
 from remat.problem.problem import Problem
@@ -125,7 +126,7 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
     problems = [part.problem for part in parts]
     if sum(part.times for part in parts) > 1:
         for one in problems:
-            one.require_plain("a budget that several calls share", offload=True)
+            check_features(features_of(one), "a budget that several calls share", ONE_BUDGET)
     costs: dict[str, Any] = {
         label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
         for label in ("save_cost", "recompute_cost", "save_bytes")

@@ -15,9 +15,9 @@ from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, IntArray, checked_prices, frozen
 from remat.facts.graph import Graph, checked_graph
-from remat.problem.budget_row import BudgetRow, checked_budget, checked_rows
+from remat.problem.budget_row import BudgetRow, checked_rows
 from remat.problem.constraints import base_problem
-from remat.problem.offload import Offload
+from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
 
 GRAPHS_OWN = "graph's own"
@@ -230,7 +230,7 @@ class CostModel(ABC):
             cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(plannable).without(user_recomputes),
             budget_bytes=terms.budget_bytes,
             offload=None if terms.offload is None else terms.offload.take(plannable),
-            rows=tuple(row.take(plannable) for row in terms.rows),
+            rows=tuple(BudgetRow(row.name, row.values[plannable], row.bytes) for row in terms.rows),
         )
 
     def __add__(self, other: CostModel) -> CostModel:

@@ -27,6 +27,7 @@ import numpy as np
 
 from remat.facts.columns import common_divisor
 from remat.facts.files import write_file
+from remat.problem.features import ONE_BUDGET, Feature, check_features, features_of
 from remat.problem.problem import Problem
 
 
@@ -35,7 +36,7 @@ def write_mps(problem: Problem, path: Path) -> None:
 
     Raises `UnsupportedProblem` if values are tied.
     """
-    problem.require_plain("the MPS file", offload=True, rows=True)
+    check_features(features_of(problem), "the MPS file", ONE_BUDGET | {Feature.ROWS})
     write_file(path, "".join(f"{line}\n" for line in _lines(problem)).encode("ascii"))
 
 

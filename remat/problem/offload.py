@@ -8,7 +8,7 @@ import numpy as np
 
 from remat.errors import InvalidProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import FrozenColumns, IntArray, any_set, int_column
+from remat.facts.columns import FrozenColumns, IntArray, any_set, int_column, is_whole
 from remat.facts.graph import Graph, checked_graph
 
 
@@ -46,6 +46,17 @@ class Offload(FrozenColumns):
     def take(self, positions: IntArray) -> Offload:
         """Returns the prices and bans of the values at k positions."""
         return replace(self, cost=self.cost[positions], banned=self.banned.take(positions))
+
+
+def checked_budget(label: str, budget: int | None) -> int | None:
+    """Returns a budget as a Python integer, because NumPy's overflow silently.
+
+    Raises an `InvalidProblem` that begins with `label` for anything but a non-negative integer.
+    """
+    budget = int(budget) if budget is not None and is_whole(budget) else budget
+    if budget is not None and (type(budget) is not int or budget < 0):
+        raise InvalidProblem(f"{label} must be a non-negative integer or None, got {budget!r}")
+    return budget
 
 
 def cannot_offload(graph: Graph) -> Bans:

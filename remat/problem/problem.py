@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from remat.errors import InvalidProblem, UnsupportedProblem
+from remat.errors import InvalidProblem
 from remat.facts.argument_checks import checked_list, checked_path
 from remat.facts.bans import Bans
 from remat.facts.columns import (
@@ -60,8 +60,9 @@ from remat.facts.columns import (
 from remat.facts.json_file import write_document
 from remat.facts.lazy_field import LazyField, is_deferred
 from remat.facts.uses import check_uses, operands_of
-from remat.problem.budget_row import BudgetRow, checked_budget, checked_rows
-from remat.problem.offload import Offload
+from remat.problem.budget_row import BudgetRow, checked_rows
+from remat.problem.features import ONE_BUDGET, Feature, check_features, features_of
+from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem_file import problem_document, read_columns
 
 _COSTS = ("save_cost", "recompute_cost", "save_bytes")
@@ -236,19 +237,6 @@ class Problem(FrozenColumns):
         facts = f"{len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed"
         return f"<Problem: {facts}{host}{budget}>"
 
-    def require_plain(self, caller: str, *, offload: bool = False, rows: bool = False) -> None:
-        """Raises an `UnsupportedProblem` that begins with `caller`, if values are tied.
-
-        And if values can be offloaded, or some have budgets of their own, unless the caller takes that.
-        """
-        for there, what in (
-            (self.offload is not None and not offload, "in which values can be offloaded"),
-            (self.tied is not None, "with tied values"),
-            (self.rows and not rows, "in which some values have budgets of their own"),
-        ):
-            if there:
-                raise UnsupportedProblem(f"{caller} cannot take a problem {what}")
-
     @property
     def budgets(self) -> tuple[tuple[str, IntArray, int], ...]:
         """Returns every budget: its name ("" for that of all values), the bytes (n,) that count, and their limit."""
@@ -285,7 +273,7 @@ class Problem(FrozenColumns):
         Raises:
             UnsupportedProblem: values are tied; the format has no place for that.
         """
-        self.require_plain("the file of a problem", offload=True, rows=True)
+        check_features(features_of(self), "the file of a problem", ONE_BUDGET | {Feature.ROWS})
         write_document(problem_document(self), checked_path(path))
 
     @classmethod

@@ -10,8 +10,8 @@
 docs/benchmark.md defines each field. A ban is 0 for none, or the number of its reason, counted from 1. Instances of the
 benchmark also have "memory" (`remat.predict.memory.memory_export`) and budgets of the peak. If values can be offloaded,
 the version is 2, "values" also has "offload_cost" and "cannot_offload", and there is an empty object "host_budgets". If
-some values have budgets of their own, the version is 3, and each is an object in "rows": its name, its bytes, and the
-positions of its values.
+some values have budgets of their own, the version is 3, and each is an object in "rows": its "name", its "values" as 0
+and 1, and its "bytes".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
-from remat.facts.columns import any_set, int_column
+from remat.facts.columns import int_column
 from remat.facts.json_file import column_in, read_document, table_in
 from remat.problem.budget_row import BudgetRow
 from remat.problem.offload import Offload
@@ -79,9 +79,7 @@ def problem_document(
         budgets = [] if problem.budget_bytes is None else [Budget("saved", "saved", problem.budget_bytes)]
     bans = {label: cast(Bans, getattr(problem, label)) for label in _BANS}
     host: dict[str, Any] = {}
-    rows = [
-        {"name": row.name, "bytes": row.bytes, "values": np.flatnonzero(row.values).tolist()} for row in problem.rows
-    ]
+    rows = [{"name": row.name, "values": row.values.astype(int).tolist(), "bytes": row.bytes} for row in problem.rows]
     if offload is not None:
         bans["cannot_offload"] = offload.banned
         host = {"host_budgets": {}}
@@ -129,12 +127,14 @@ def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
         raise InvalidProblem(f"version {version!r}, but this remat reads 1 to {VERSION_WITH_ROWS}; upgrade remat")
     values, uses = (table_in(document, key, InvalidProblem) for key in ("values", "uses"))
     reasons = tuple(column_in(document, "reasons", InvalidProblem))
-    names = tuple(column_in(values, "name", InvalidProblem, "values"))
+    rows = column_in(document, "rows", InvalidProblem) if version == VERSION_WITH_ROWS else []
+    if not all(isinstance(row, dict) and row.keys() == {"name", "values", "bytes"} for row in rows):
+        raise InvalidProblem('"rows" must hold objects with "name", "values" and "bytes"')
     has_host = version == VERSION_WITH_HOST or (version == VERSION_WITH_ROWS and "host_budgets" in document)
     return {
         "offload": _offload(document, values, reasons) if has_host else None,
-        "rows": _rows(document, len(names)) if version == VERSION_WITH_ROWS else (),
-        "names": names,
+        "rows": tuple(BudgetRow(**row) for row in rows),
+        "names": tuple(column_in(values, "name", InvalidProblem, "values")),
         **{label: column_in(values, label, InvalidProblem, "values") for label in _NUMBERS},
         "producers": column_in(uses, "producer", InvalidProblem, "uses"),
         "consumers": column_in(uses, "consumer", InvalidProblem, "uses"),
@@ -150,18 +150,6 @@ def _offload(document: Mapping[str, Any], values: Mapping[str, Any], reasons: tu
         "values.offload_cost", column_in(values, "offload_cost", InvalidProblem, "values"), len(banned), InvalidProblem
     )
     return Offload(costs, banned)
-
-
-def _rows(document: Mapping[str, Any], length: int) -> tuple[BudgetRow, ...]:
-    rows: list[BudgetRow] = []
-    for row in column_in(document, "rows", InvalidProblem):
-        if not isinstance(row, dict) or row.keys() != {"name", "bytes", "values"}:
-            raise InvalidProblem('"rows" must hold objects with "name", "bytes" and "values"')
-        positions = int_column('"values" of a row', row["values"], None, InvalidProblem)
-        if any_set((positions < 0) | (positions >= length)):
-            raise InvalidProblem(f'"values" of a row must be positions from 0 to {length - 1}')
-        rows.append(BudgetRow(row["name"], np.isin(np.arange(length), positions), row["bytes"]))
-    return tuple(rows)
 
 
 def _bans(values: Mapping[str, Any], label: str, reasons: tuple[str, ...]) -> Bans:

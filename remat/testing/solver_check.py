@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from remat.answer.choice import Choice
 from remat.answer.registry import FALLBACK_SOLVER
 from remat.answer.solution import Solution, TerminationReason
-from remat.answer.solver import Feature, Solver, features_of
+from remat.answer.solver import Solver
 from remat.errors import Infeasible, UnsupportedProblem
 from remat.facts.columns import common_divisor
+from remat.problem.features import Feature, features_of
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 from remat.testing.strategies import problems

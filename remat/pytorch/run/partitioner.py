@@ -44,7 +44,6 @@ from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.cached_plans import store_plans
 from remat.pytorch.run.calls import current_compilation
-from remat.pytorch.run.marked_parts import MarkedParts
 from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_request import PlanRequest
@@ -212,14 +211,14 @@ class Partitioner(CustomPartitionerFn):
 
     # A memory budget of PyTorch counts if the user has asked for no other.
     def _cost_model(self) -> CostModel:
-        budget, of_parts = torchs_budget()
-        if budget == 1 and not of_parts:
+        budget, of_regions = torchs_budget()
+        if budget == 1 and not of_regions:
             return self.cost_model
         if self.follows_torch and not self.plans:
             memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
-            return memory_budget(budget) + MarkedParts(of_parts) if of_parts else memory_budget(budget)
-        asked = " and ".join(map(str, sorted({*of_parts.values()}))) or budget
-        instead = "MemoryBudget(regions=...)" if of_parts else f"MemoryBudget({budget})"
+            return memory_budget(budget, regions=of_regions or None)
+        asked = " and ".join(map(str, of_regions.values())) or budget
+        instead = "MemoryBudget(regions=...)" if of_regions else f"MemoryBudget({budget})"
         ranks.warn(
             f"PyTorch's memory budget of {asked} (activation_memory_budget, or that of a region) is ignored, "
             f"because a cost model or a plan is given: leave these out to use it, or take {instead}"

@@ -32,6 +32,7 @@ from remat.improve.joint_peak import fit_joint_peak
 from remat.improve.peak_rise import peak_rise
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
+from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
 from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
@@ -152,7 +153,7 @@ class SharedBudget:
             return self._within(part, None, copy_stream)
         if others:  # then a plan may have to save as little as possible, whatever that is of the rows
             caller = "a budget in bytes for a model of several graphs (TORCH_LOGS=graph_breaks names breaks)"
-            part.problem.require_plain(caller, offload=True)
+            check_features(features_of(part.problem), caller, ONE_BUDGET)
         room = max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.choice_at(self._price)

@@ -13,14 +13,15 @@ from typing import Any, TypeAlias
 
 from torch import fx
 
+from remat.facts.module_paths import Marked
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
 
-Budgets: TypeAlias = tuple[float, dict[str, float]]
-"""The budget of a graph, and those of some of its nodes, by name, where the model gives several."""
+Budgets: TypeAlias = tuple[float, dict[Marked, float]]
+"""The budget of a graph, and those of its regions, where the model gives several."""
 
 _budgets: ContextVar[Budgets] = ContextVar("_budgets", default=(1.0, {}))
 
@@ -78,8 +79,8 @@ def _all_nodes(graph_module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _region_budget(node: fx.Node) -> float | None:
-    custom = node.meta.get("custom")
-    return custom.get(_KEY) if isinstance(custom, dict) else None
+    notes: dict[str, Any] = node.meta.get("custom") or {}
+    return notes.get(_KEY)
 
 
 def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> Budgets:
@@ -87,8 +88,9 @@ def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> Budgets:
     of_forward = {node.meta.get(_KEY, budget) for node in computed if node_info.is_required_fw(node)}
     if len(of_forward) < 2:
         return next(iter(of_forward), budget), {}
-    marked = [node for node in computed if _KEY in node.meta or budget != 1]
-    return 1.0, {node.name: node.meta.get(_KEY, budget) for node in marked}
+    of_node = {node.name: node.meta.get(_KEY, budget) for node in computed if _KEY in node.meta or budget != 1}
+    regions = [Marked(one, frozenset(name for name in of_node if of_node[name] == one)) for one in {*of_node.values()}]
+    return 1.0, {region: region.budget for region in sorted(regions, key=lambda region: region.budget)}
 
 
 def torchs_budget() -> Budgets:
