@@ -125,8 +125,7 @@ class MemoryBudget(CostModel):
                 f"MemoryBudget.regions must map at least one path or pattern of modules to a budget, such as "
                 f'{{"vision_tower.*": "20%"}}, got {self.regions!r}'
             )
-        named = self.regions.items()
-        return {name: read_amount(amount, f"MemoryBudget.regions[{name!r}]") for name, amount in named}
+        return {part: read_amount(of, f"MemoryBudget.regions[{part!r}]") for part, of in self.regions.items()}
 
     @property
     def offload_device(self) -> DeviceProfile | None:

@@ -70,7 +70,13 @@ class Lagrangian(Solver):
         found = [self._solve(problem.with_one_budget(at), time_limit_s=None) for at in range(len(problem.budgets))]
         at = max(range(len(found)), key=lambda position: found[position].bound or 0)
         bound, certificate = found[at].bound, replace(cast(FlowCertificate, found[at].certificate), budget=at)
-        choices = [Choice.from_plan(problem, cast(Plan, one.plan)) for one in found] + self._one_by_one(problem)
+        choices, bans = [Choice.from_plan(problem, cast(Plan, one.plan)) for one in found], problem.cannot_save
+        for at in reversed(range(len(found))):  # the budget of all values last: the rest of the plan is filled to it
+            alone = replace(problem.with_one_budget(at), cannot_save=bans)
+            if (plan := solve(alone, self, throw=False).plan) is None:
+                break
+            choices.append(Choice.from_plan(problem, plan))
+            bans = bans.also((alone.save_bytes > 0) & ~choices[-1].saved, "another budget has no room for it")
         fitting = [choice for choice in choices if choice.keeps_budget(problem)]
         if not fitting:
             return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, bound), certificate, self.name)
@@ -78,19 +84,6 @@ class Lagrangian(Solver):
         plan, cost = best.plan(problem), best.cost(problem)
         reason = TerminationReason.OPTIMAL if cost == bound else TerminationReason.FEASIBLE
         return Solution(plan, cost, Termination(reason, bound), certificate, self.name)
-
-    # The budget of all values comes last: it is the one that the rest of the plan is filled to.
-    def _one_by_one(self, problem: Problem) -> list[Choice]:
-        choices: list[Choice] = []
-        bans = problem.cannot_save
-        for at in reversed(range(len(problem.budgets))):
-            alone = replace(problem.with_one_budget(at), cannot_save=bans)
-            plan = solve(alone, self, throw=False).plan
-            if plan is None:
-                return []
-            choices = [Choice.from_plan(problem, plan)]
-            bans = bans.also((alone.save_bytes > 0) & ~choices[0].saved, "another budget has no room for it")
-        return choices
 
 
 # Spends the rest of the budget: already saved values are free, and may stay.

@@ -87,13 +87,10 @@ class Portfolio(Solver):
 # Returns the incumbent at once if it is good enough or time is up; otherwise the better of it and a new search.
 def _search_further(problem: Problem, incumbent: Solution, search: CPSAT, tolerance: float, end: float) -> Solution:
     left_s = end - time.perf_counter()
-    is_done = incumbent.termination.reason is TerminationReason.INFEASIBLE or _is_within(incumbent, tolerance)
-    if left_s <= 0 or is_done:
+    if left_s <= 0 or _is_within(incumbent, tolerance):
         return incumbent
     result = search.search(problem, incumbent, tolerance=tolerance, time_limit_s=left_s)
-    if (
-        incumbent.plan is None and result.plan is None
-    ):  # only with budgets of some values: `lagrangian` may find no plan
+    if incumbent.plan is None and result.plan is None:  # only with rows
         return replace(result, solver=incumbent.solver)
     best = min(incumbent, result, key=lambda one: math.inf if one.objective is None else one.objective)
     # `max` returns the first of two equal bounds, so a bound that a flow proves is kept.
@@ -112,7 +109,7 @@ def _warn_of_gap(incumbent: Solution, detail: str) -> None:
 
 
 def _is_within(incumbent: Solution, tolerance: float) -> bool:
-    if incumbent.objective is None:
-        return False
+    if incumbent.objective is None:  # only with rows
+        return incumbent.termination.reason is TerminationReason.INFEASIBLE
     assert incumbent.bound is not None
     return incumbent.objective - incumbent.bound <= incumbent.bound * tolerance

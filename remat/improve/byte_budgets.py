@@ -142,27 +142,21 @@ def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
 def rows_of(
     graph: Graph, problem: Problem, parts: Iterable[tuple[str, BoolArray, int | Fraction]], limit: int
 ) -> tuple[BudgetRow, ...]:
-    """Turns budgets of parts of a graph into rows over its n values.
+    """Turns budgets of parts, each with a name, its values (n,) and an amount, into rows over the n values of a graph.
 
     Memory belongs to storages, so a value counts in the part that computes the owner of its storage. A share is a part
-    of what PyTorch's default plan saves there. But it is at least what must be saved there: what a plan does that saves
-    as little as it can in all parts together, or, if that plan exceeds `limit`, the one that saves the fewest bytes in
-    total. So if all amounts are shares, some plan keeps all of them.
-
-    Args:
-        problem: its prices and bans; they decide what must be saved.
-        parts: the name of each part, the values (n,) that it computes, and its budget, as `read_amount` returns it.
-        limit: the budget of all values in bytes.
+    of what PyTorch's default plan saves there, but at least what one plan saves there: that which saves the fewest
+    bytes in all parts together; or in total, if that one exceeds `limit`, the budget of all values. So if all amounts
+    are shares, some plan keeps all of them.
     """
     rules, activation = forced_values(problem), ~graph.input[graph.base]
     if bool((rules.unavailable & problem.needed).any()):
         return ()  # no plan at all; `remat.solve` explains
     rows = [(name, values[graph.base] & activation, amount) for name, values, amount in parts]
     inside = sum(values[graph.plannable] * problem.save_bytes for _, values, _ in rows)
-    by_parts = replace(
-        problem, save_cost=problem.save_bytes, recompute_cost=np.zeros(len(problem), np.int64), save_bytes=inside
-    )
-    least = least_bytes(by_parts, rules).choice
+    # Of plans that save equally little inside, the least cost decides: here, the bytes in total.
+    in_total = replace(problem, save_cost=problem.save_bytes, recompute_cost=0 * problem.recompute_cost)
+    least = least_bytes(replace(in_total, save_bytes=inside), rules).choice
     if least.saved_bytes(problem) > limit:
         least = least_bytes(problem, rules).choice
     default = default_saved(graph)

@@ -118,10 +118,7 @@ def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
-    """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls.
-
-    Raises `UnsupportedProblem` if there are several calls, and some values have budgets of their own.
-    """
+    """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
     if sum(part.times for part in parts) > 1:

@@ -78,12 +78,7 @@ def solve(
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
     if solution.termination.reason is TerminationReason.INFEASIBLE and (problem.tied is not None or problem.rows):
         if throw:
-            together = (
-                "every budget at once"
-                if problem.tied is None
-                else "the budget and saves or recomputes each tied group as a whole"
-            )
-            raise Infeasible(f"no plan keeps {together}, says {solution.solver}")
+            raise Infeasible(f"no plan keeps every budget, and every tied group as a whole, says {solution.solver}")
         return solution
     if solution.termination.reason is TerminationReason.INFEASIBLE:
         raise CertificateRejected(f"{algorithm.name} claims INFEASIBLE, but no rule stands in the way of a plan")

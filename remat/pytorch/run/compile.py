@@ -141,7 +141,8 @@ class InductorBackend:
     ) -> Callable[..., Any]:
         """Compiles a graph. If torch finds it in its cache on disk, the report has the plan of an earlier run."""
         with collecting_plans(graph_module) as graph:
-            noted = (*(module for module, _ in graph.places), *region_budgets(graph_module))
+            marks = [(node.name, budget) for node, budget in region_budgets(graph_module).items()]
+            noted = (*(module for module, _ in graph.places), *marks)
             patches = {**(options or {}), "custom_partitioner_fn": replace(self.partitioner, noted=noted)}
             compiled = compile_fx(graph_module, example_inputs, patches)
             # Inside the block: outside of it, a plan that is read counts as one of another backend.

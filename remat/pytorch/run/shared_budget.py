@@ -143,7 +143,6 @@ class SharedBudget:
 
         Raises:
             Infeasible, LimitReached: see `remat.choose`.
-            UnsupportedProblem: others may follow, the budget is in bytes, and parts of the model have budgets, too.
         """
         if (known := self.plans.get(ranks.key_of_graph(graph))) is not None:
             return known
@@ -151,9 +150,9 @@ class SharedBudget:
         part, limit = subproblem_of(graph, self.cost_model, activation_inputs), self.limit_bytes
         if limit is None:  # a fraction: each graph has its own share
             return self._within(part, None, copy_stream)
-        if others:  # then a plan may have to save as little as possible, whatever that is of the rows
-            caller = "a budget in bytes for a model of several graphs (TORCH_LOGS=graph_breaks names breaks)"
-            check_features(features_of(part.problem), caller, ONE_BUDGET)
+        if others:  # the least plan may break rows
+            who = "a budget in bytes for several graphs (TORCH_LOGS=graph_breaks names breaks)"
+            check_features(features_of(part.problem), who, ONE_BUDGET)
         room = max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.choice_at(self._price)
@@ -206,8 +205,7 @@ class SharedBudget:
         self._calls.begin_call(compiled_graph.key, from_other_graphs, activations, node, compiled_graph.saved)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
-        in_bytes = self.cost_model.device_limits or self.limit_bytes is not None
-        if self._plans_each_alone and in_bytes and calls > 1 and not self._has_warned:
+        if self.cost_model.device_limits and calls > 1 and not self._has_warned:
             self._has_warned = True
             warnings.warn(
                 f"{calls} calls of the model are alive at the same time; {self.cost_model!r} counts only one, so the "
@@ -225,13 +223,14 @@ class SharedBudget:
                 stacklevel=4,
             )
 
-    # A limit of a device counts one graph, and so does the budget of a part of a model.
     @property
-    def _plans_each_alone(self) -> bool:
-        return bool(self.cost_model.device_limits) or any(one.part.problem.rows for one in self._graphs.values())
+    def _has_rows(self) -> bool:
+        return any(compiled_graph.part.problem.rows for compiled_graph in self._graphs.values())
 
     @property
     def _next(self) -> str:
+        if self._has_rows:
+            return "With budgets of regions nothing is planned again: run the backward pass of a call before the next."
         if ranks.several_ranks():
             return "With several ranks nothing is planned again: share the budget from the start (remat.SharedBudget)."
         if self.generation >= _REPLANNED:
@@ -247,7 +246,7 @@ class SharedBudget:
         overlaps = self._calls.overlaps()
         new = overlaps.keys() - self._planned
         holds_more = any(names - self._calls.dropped_results(key) for key, names in self._dropped.items())
-        if not (new or holds_more) or self._plans_each_alone:
+        if not (new or holds_more) or self.cost_model.device_limits or self._has_rows:
             return
         # Several calls come before a backward pass: wait for their end.
         if self._calls.together and self._waited < _WAITS:

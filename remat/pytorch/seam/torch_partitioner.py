@@ -20,10 +20,8 @@ from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
 
-Budgets: TypeAlias = tuple[float, dict[Marked, float]]
-"""The budget of a graph, and those of its regions, where the model gives several."""
-
-_budgets: ContextVar[Budgets] = ContextVar("_budgets", default=(1.0, {}))
+_Budgets: TypeAlias = tuple[float, dict[Marked, float]]
+_budgets: ContextVar[_Budgets] = ContextVar("_budgets", default=(1.0, {}))
 
 _KEY = "_region_activation_memory_budget"
 _PARTITIONERS = "torch._functorch.partitioners"
@@ -50,7 +48,7 @@ def partition(
         finally:
             _budgets.reset(token)
 
-    _take_marks(joint_module)
+    _hide_marks(joint_module)
     # All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch
     # 2.13. In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
     seeds_operator = internals("torch._inductor.inductor_prims").seeds
@@ -60,30 +58,21 @@ def partition(
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-# Torch refuses budgets of regions that differ, or that leave a part of the graph unmarked. It looks for them under its
-# own key only.
-def _take_marks(joint_module: fx.GraphModule) -> None:
-    for node in _all_nodes(joint_module):
-        if (budget := _region_budget(node)) is not None:
-            node.meta["custom"] = {name: note for name, note in node.meta["custom"].items() if name != _KEY}
-            node.meta[_KEY] = budget
+def region_budgets(graph_module: fx.GraphModule) -> dict[fx.Node, float]:
+    """Returns the nodes that `region_activation_memory_budget` marks, in all graphs of a module, with their budgets."""
+    graphs = [module.graph for module in graph_module.modules() if isinstance(module, fx.GraphModule)]
+    notes: dict[fx.Node, dict[str, Any]] = {node: node.meta.get("custom") or {} for one in graphs for node in one.nodes}
+    return {node: of_node[_KEY] for node, of_node in notes.items() if _KEY in of_node}
 
 
-def region_budgets(graph_module: fx.GraphModule) -> list[float | None]:
-    """Lists the budget with which `region_activation_memory_budget` marks each node of a graph of Dynamo's."""
-    return [_region_budget(node) for node in _all_nodes(graph_module)]
+# Torch refuses budgets that differ, or that leave a part of a graph unmarked; it looks for them in "custom" only.
+def _hide_marks(joint_module: fx.GraphModule) -> None:
+    for node, budget in region_budgets(joint_module).items():
+        others = {name: note for name, note in node.meta["custom"].items() if name != _KEY}
+        node.meta.update({"custom": others, _KEY: budget})
 
 
-def _all_nodes(graph_module: fx.GraphModule) -> list[fx.Node]:
-    return [node for one in graph_module.modules() if isinstance(one, fx.GraphModule) for node in one.graph.nodes]
-
-
-def _region_budget(node: fx.Node) -> float | None:
-    notes: dict[str, Any] = node.meta.get("custom") or {}
-    return notes.get(_KEY)
-
-
-def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> Budgets:
+def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> _Budgets:
     computed = [node for node in joint_graph.nodes if node.op == "call_function"]
     of_forward = {node.meta.get(_KEY, budget) for node in computed if node_info.is_required_fw(node)}
     if len(of_forward) < 2:
@@ -93,12 +82,11 @@ def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> Budgets:
     return 1.0, {region: region.budget for region in sorted(regions, key=lambda region: region.budget)}
 
 
-def torchs_budget() -> Budgets:
-    """Returns the memory budgets of torch's own partitioner for the joint graph that is being partitioned.
+def torchs_budget() -> _Budgets:
+    """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned; 1 by default.
 
-    That of the graph is `torch._functorch.config.activation_memory_budget`, or that of the only region, if
-    `torch.autograd.graph.region_activation_memory_budget` marks the whole forward pass; 1 by default. If it gives parts
-    of the graph different budgets, the second entry has them.
+    It is `torch._functorch.config.activation_memory_budget`, or the graph's budget from
+    `torch.autograd.graph.region_activation_memory_budget`. If regions of the graph differ, it is 1, and theirs follow.
     """
     return _budgets.get()
 
