@@ -9,17 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 from depth import drawn
+from examples import linear_dropout
 from helpers import CONFIGURED, EXACT, each
 from hypothesis import given
 
+from costmodels import MemoryBudget
 from remat import Infeasible, InvalidPlan, LimitReached, Plan, Problem, UnsupportedProblem, certify, check_plan, solve
 from remat.answer.choice import Choice
 from remat.answer.dimacs_file import write_dimacs
 from remat.answer.solution import FlowCertificate
 from remat.errors import CertificateRejected, InvalidProblem
+from remat.improve.joint_budget import union_problem
+from remat.improve.subproblem import Subproblem
 from remat.plugin import BudgetRow, Feature, Solver
 from remat.problem.mps_file import write_mps
 from remat.testing import problems
+from solvers import CPSAT
 
 TAKES = [solver for solver in CONFIGURED if Feature.ROWS in solver.features]
 EXACTLY = [solver for solver in EXACT if Feature.ROWS in solver.features and solver.name != "exhaustive"]
@@ -77,13 +82,17 @@ def test_each_row_limits_its_own_values(solver: Solver) -> None:
     assert solve(two_parts(*overlapping), solver).objective == 14
 
 
-@each(TAKES)
-def test_what_only_the_rows_together_make_impossible_is_reported(solver: Solver) -> None:
-    """v0 cannot be saved, and v1 can only be recomputed from v2; one of v1 and v2 must be saved."""
-    problem = replace(
+def one_of_two() -> Problem:
+    """v1, or v2 that is computed from it, must be saved; each has too small a budget."""
+    return replace(
         Problem.of([0, 0, 0], edges=[(1, 2)], needed=[2], save_bytes=[0, 8, 8], cannot_recompute={1: "random"}),
         rows=(row("one", {1}, 7, 3), row("two", {2}, 7, 3)),
     )
+
+
+@each(TAKES)
+def test_what_only_the_rows_together_make_impossible_is_reported(solver: Solver) -> None:
+    problem = one_of_two()
     assert solve(replace(problem, rows=problem.rows[:1]), solver).plan is not None
     assert solve(problem, solver, throw=False).plan is None
     with pytest.raises((Infeasible, LimitReached), match=r"no plan keeps every budget|take an exact solver"):
@@ -166,3 +175,21 @@ def test_rows_that_are_none() -> None:
     for wrong in ([AB(8)], (7,), (row("ab", {1}, 8, 4),)):
         with pytest.raises(InvalidProblem, match=r"Problem\.rows must be a tuple of remat\.plugin\.BudgetRow of 5"):
             replace(two_parts(), rows=wrong)  # type: ignore[arg-type]
+
+
+def test_without_cpsat_the_portfolio_has_what_lagrangian_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CPSAT, "missing", classmethod(lambda _: ("ortools",)))
+    with pytest.warns(UserWarning, match="by lagrangian alone"):
+        assert solve(two_parts(AB(0), CD(15), budget=31), "portfolio").objective == 16
+    with pytest.raises(LimitReached, match="portfolio is a heuristic, and found no plan"):
+        solve(one_of_two(), "portfolio")
+
+
+def test_several_calls_share_no_budget_where_values_have_their_own() -> None:
+    graph = linear_dropout()
+    problem = replace(MemoryBudget(0.5).pose(graph), rows=())
+    part = Subproblem(graph, replace(problem, rows=(BudgetRow("all", np.ones(len(problem), np.bool_), 9),)))
+    assert union_problem([part]).rows == part.problem.rows
+    for parts in ([part, part], [replace(part, times=2)]):
+        with pytest.raises(UnsupportedProblem, match="a budget that several calls share does not support budgets of"):
+            union_problem(parts)

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat import Graph, Infeasible, InvalidOption, Plan, UnsupportedProblem, solve
+from remat.errors import InvalidProblem
 from remat.improve.byte_budgets import default_plan, rows_of, saved_limit
+from remat.plugin import Terms
 from remat.pytorch.measure.saved import saved_activations
 from remat.testing import graphs
 
@@ -242,3 +244,18 @@ def test_marks_beside_a_cost_model_are_ignored_with_a_warning() -> None:
     step = remat.compile(model, cost_model=ByteTraffic(), codegen=False)
     with pytest.warns(UserWarning, match=r"memory budget of 0.2 and 1.0 .* is ignored.*or take MemoryBudget\(regions="):
         step(X)
+
+
+def test_the_rows_of_a_sum_are_those_of_both_sides() -> None:
+    model = MemoryBudget(1.0, regions={"vision": 0.5}) + MemoryBudget(0.8, regions={"decoder": 0.2, "vision": 0.2})
+    assert [row.name for row in model.pose(two_parts()).rows] == ["vision", "decoder", "vision"]
+
+
+class Careless(MemoryBudget):
+    def terms(self, graph: Graph) -> Terms:
+        return replace(super().terms(graph), rows=[7])  # type: ignore[arg-type]
+
+
+def test_rows_of_a_plug_in_are_checked() -> None:
+    with pytest.raises(InvalidProblem, match=r"Careless.*rows must be a tuple of remat\.plugin\.BudgetRow"):
+        Careless().pose(two_parts())
