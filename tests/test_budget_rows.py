@@ -189,7 +189,7 @@ def test_several_calls_share_no_budget_where_values_have_their_own() -> None:
     graph = linear_dropout()
     problem = replace(MemoryBudget(0.5).pose(graph), rows=())
     part = Subproblem(graph, replace(problem, rows=(BudgetRow("all", np.ones(len(problem), np.bool_), 9),)))
-    assert union_problem([part]).rows == part.problem.rows
+    assert [one.bytes for one in union_problem([part]).rows] == [9]
     for parts in ([part, part], [replace(part, times=2)]):
         with pytest.raises(UnsupportedProblem, match="a budget that several calls share does not support budgets of"):
             union_problem(parts)
