@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
@@ -10,7 +11,8 @@ from typing import ClassVar, Literal, get_args
 from costmodels.recompute_time import RecomputeTime
 from remat import CostModel, Graph, InvalidOption
 from remat.facts.columns import is_whole
-from remat.improve.byte_budgets import read_amount, saved_limit
+from remat.facts.module_paths import computed_in
+from remat.improve.byte_budgets import read_amount, rows_of, saved_limit
 from remat.plugin import DEFAULT_ESTIMATOR, DeviceLimit, Estimator, Terms, find_estimator
 from remat.predict.offloading.clock import copy_ns, linked
 from remat.predict.time import DeviceProfile
@@ -55,6 +57,10 @@ class MemoryBudget(CostModel):
             optimizers need more memory.
         offload: True if saved activations may wait on the host; or a device, if the estimator has none with a host: a
             known name such as "h100", a file, or a profile. Recompute times are always the estimator's.
+        regions: smaller budgets of parts of the model, which hold besides `budget`: paths of modules, or patterns such
+            as "vision_tower.*", each with an amount like `budget`. All values count that these modules compute, and the
+            modules inside of them. A fraction is a share of what PyTorch's default plan saves there, but at least what
+            must be saved there (`remat.improve.byte_budgets.rows_of`).
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -64,6 +70,7 @@ class MemoryBudget(CostModel):
     estimator: str | Estimator = DEFAULT_ESTIMATOR
     optimizer: object = "adamw"
     offload: bool | str | Path | DeviceProfile = False
+    regions: Mapping[str, float | int | str] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         find_estimator(self.estimator)  # an unknown name raises here, where the user typed it
@@ -82,8 +89,9 @@ class MemoryBudget(CostModel):
                 f"MemoryBudget.optimizer must make an optimizer of parameters, as torch.optim.AdamW does, or be the "
                 f'name of one, such as "adamw", or "none", got {self.optimizer!r}'
             )
-        if self.offload_device is not None and self.of != "saved":
-            raise InvalidOption(f'MemoryBudget.offload needs of="saved", got of={self.of!r}')
+        for option, given in (("offload", self.offload_device is not None), ("regions", bool(self._region_amounts))):
+            if given and self.of != "saved":
+                raise InvalidOption(f'MemoryBudget.{option} needs of="saved", got of={self.of!r}')
 
     @property
     def unit(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # the estimator's
@@ -104,7 +112,20 @@ class MemoryBudget(CostModel):
             offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph))
             terms = replace(terms, offload=offload)
             problem = replace(problem, offload=offload.take(graph.plannable))
-        return replace(terms, budget_bytes=saved_limit(graph, problem, self.amount))
+        limit = saved_limit(graph, problem, self.amount)
+        parts = [(str(part), computed_in(graph, part), amount) for part, amount in self._region_amounts.items()]
+        return replace(terms, budget_bytes=limit, rows=rows_of(graph, problem, parts, limit) if parts else ())
+
+    @property
+    def _region_amounts(self) -> dict[str, int | Fraction]:
+        if self.regions is None:
+            return {}
+        if not isinstance(self.regions, Mapping) or not self.regions:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOption(
+                f"MemoryBudget.regions must map at least one path or pattern of modules to a budget, such as "
+                f'{{"vision_tower.*": "20%"}}, got {self.regions!r}'
+            )
+        return {part: read_amount(of, f"MemoryBudget.regions[{part!r}]") for part, of in self.regions.items()}
 
     @property
     def offload_device(self) -> DeviceProfile | None:

@@ -27,7 +27,6 @@ from remat.answer.solution import FlowCertificate as FlowCertificate
 from remat.answer.solution import Solution as Solution
 from remat.answer.solution import Termination as Termination
 from remat.answer.solution import TerminationReason as TerminationReason
-from remat.answer.solver import Feature as Feature
 from remat.answer.solver import FlowSolver as FlowSolver
 from remat.answer.solver import Solver as Solver
 from remat.errors import InvalidOption as InvalidOption
@@ -41,12 +40,14 @@ from remat.facts.columns import IntArray as IntArray
 from remat.facts.graph import Graph as Graph
 from remat.facts.graph import Region as Region
 from remat.facts.graph_builder import GraphBuilder as GraphBuilder
+from remat.problem.budget_row import BudgetRow as BudgetRow
 from remat.problem.constraints import base_problem as base_problem
 from remat.problem.costmodel import CostModel as CostModel
 from remat.problem.costmodel import DeviceLimit as DeviceLimit
 from remat.problem.costmodel import Terms as Terms
 from remat.problem.estimator import Estimator as Estimator
 from remat.problem.feasibility import forced_values as forced_values
+from remat.problem.features import Feature as Feature
 from remat.problem.multipliers import Multipliers as Multipliers
 from remat.problem.offload import Offload as Offload
 from remat.problem.offload import cannot_offload as cannot_offload

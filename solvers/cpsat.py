@@ -150,10 +150,9 @@ class _Model:
         )
         _add_rules(program, problem, saved, recomputed, offloaded)
         _add_ties(program, problem, always_saved, (saved, offloaded), recomputed)
-        budget = problem.budget_bytes
-        if budget is not None:
-            room = budget - int(problem.save_bytes[always_saved].sum())
-            _add_budget(program, saved, problem.save_bytes[positions], room, count_sizes)
+        for _, sizes, limit in problem.budgets:
+            room = limit - int(sizes[always_saved].sum())
+            _add_budget(program, saved, sizes[positions], room, count_sizes)
 
         prices = [problem.save_cost[positions], problem.recompute_cost[open_positions]]
         if offload is not None:

@@ -33,7 +33,7 @@ class Exhaustive(Solver):
     """
 
     name: ClassVar[str] = "exhaustive"
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.TIED})
+    features: ClassVar[frozenset[Feature]] = frozenset(Feature) - {Feature.TIME_LIMIT}
     max_values: ClassVar[int | None] = 16
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
@@ -60,8 +60,8 @@ class Exhaustive(Solver):
             legal &= host & _bits(problem.offload.banned.mask) == 0
             copies = problem.offload.cost
         saved_bytes = _weigh(save & ~host, problem.save_bytes)
-        if problem.budget_bytes is not None:
-            legal &= saved_bytes <= problem.budget_bytes
+        for _, sizes, limit in problem.budgets:
+            legal &= _weigh(save & ~host, sizes) <= limit
         certificate = Enumeration(len(recompute))
         if not legal.any():
             return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, self.name)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from remat import Problem, Solution, TerminationReason
+from remat import Choice, Plan, Problem, Solution, TerminationReason, solve
 from remat.answer.solver import residual_sides
-from remat.plugin import SINK, BoolArray, Feature, FlowSolver, Network, Reduction, Solver, Termination
+from remat.plugin import SINK, BoolArray, Feature, FlowCertificate, FlowSolver, Network, Reduction, Solver, Termination
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Edge, Hull, Vertex
 from solvers.knapsack import DynamicKnapsack, GreedyKnapsack
@@ -33,13 +33,19 @@ class Lagrangian(Solver):
 
     Each start is then refilled: saved values become free, values that no longer fit are banned, and the search runs
     again for the rest of the budget, until the plan does not improve.
+
+    With budgets of some values, each budget alone gives a bound and a plan, and the highest bound counts. One more plan
+    keeps the budgets one after the other: what it does not save under one may not be saved under the next ones. If no
+    plan keeps them all, none is found, though there may be one.
     """
 
     name: ClassVar[str] = "lagrangian"
     exact: ClassVar[bool] = False
-    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD})
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.BUDGET, Feature.OFFLOAD, Feature.ROWS})
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        if problem.rows:
+            return self._within_all(problem)
         flow = flow_solver()
         hull = Hull(replace(problem, budget_bytes=None), flow)
         cheapest = flow.minimum_cut(problem)
@@ -59,6 +65,25 @@ class Lagrangian(Solver):
         reason = TerminationReason.OPTIMAL if best.cost == bound else TerminationReason.FEASIBLE
         plan = best.choice.plan(problem)
         return Solution(plan, best.cost, Termination(reason, bound), edge.certificate, self.name)
+
+    def _within_all(self, problem: Problem) -> Solution:
+        found = [self._solve(problem.with_one_budget(at), time_limit_s=None) for at in range(len(problem.budgets))]
+        at = max(range(len(found)), key=lambda position: found[position].bound or 0)
+        bound, certificate = found[at].bound, replace(cast(FlowCertificate, found[at].certificate), budget=at)
+        choices, bans = [Choice.from_plan(problem, cast(Plan, one.plan)) for one in found], problem.cannot_save
+        for at in reversed(range(len(found))):  # the budget of all values last: the rest of the plan is filled to it
+            alone = replace(problem.with_one_budget(at), cannot_save=bans)
+            if (plan := solve(alone, self, throw=False).plan) is None:
+                break
+            choices.append(Choice.from_plan(problem, plan))
+            bans = bans.also((alone.save_bytes > 0) & ~choices[-1].saved, "another budget has no room for it")
+        fitting = [choice for choice in choices if choice.keeps_budget(problem)]
+        if not fitting:
+            return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, bound), certificate, self.name)
+        best = min(fitting, key=lambda choice: (choice.cost(problem), choice.saved_bytes(problem)))
+        plan, cost = best.plan(problem), best.cost(problem)
+        reason = TerminationReason.OPTIMAL if cost == bound else TerminationReason.FEASIBLE
+        return Solution(plan, cost, Termination(reason, bound), certificate, self.name)
 
 
 # Spends the rest of the budget: already saved values are free, and may stay.

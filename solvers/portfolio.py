@@ -74,6 +74,8 @@ class Portfolio(Solver):
         for turn, (search, share) in enumerate(_TURNS):
             end += share * limit_s
             incumbent = _search_further(problem, incumbent, search, enough if turn else 0.0, end)
+        if incumbent.plan is None:
+            return incumbent
         limit = None if _is_within(incumbent, enough) else ended_early().limit
         if limit and time_limit_s is None and not is_over():
             _warn_of_gap(
@@ -88,6 +90,8 @@ def _search_further(problem: Problem, incumbent: Solution, search: CPSAT, tolera
     if left_s <= 0 or _is_within(incumbent, tolerance):
         return incumbent
     result = search.search(problem, incumbent, tolerance=tolerance, time_limit_s=left_s)
+    if incumbent.plan is None and result.plan is None:  # only with rows
+        return replace(result, solver=incumbent.solver)
     best = min(incumbent, result, key=lambda one: math.inf if one.objective is None else one.objective)
     # `max` returns the first of two equal bounds, so a bound that a flow proves is kept.
     proof = max(incumbent, result, key=lambda one: one.bound or 0)
@@ -99,13 +103,13 @@ def _search_further(problem: Problem, incumbent: Solution, search: CPSAT, tolera
 
 # When a plan is compiled, nobody reads `Solution.gap`.
 def _warn_of_gap(incumbent: Solution, detail: str) -> None:
-    if not _is_within(incumbent, _MATTERS):
-        assert incumbent.objective is not None
+    if incumbent.objective is not None and not _is_within(incumbent, _MATTERS):
         most = f"{100 * incumbent.objective / incumbent.bound - 100:.0f}% more than" if incumbent.bound else "more than"
         warnings.warn(f"the plan keeps the budget, but may cost up to {most} the best one: {detail}", stacklevel=2)
 
 
 def _is_within(incumbent: Solution, tolerance: float) -> bool:
-    assert incumbent.objective is not None  # `lagrangian` always has a plan
+    if incumbent.objective is None:  # only with rows
+        return incumbent.termination.reason is TerminationReason.INFEASIBLE
     assert incumbent.bound is not None
     return incumbent.objective - incumbent.bound <= incumbent.bound * tolerance

@@ -400,9 +400,9 @@ def test_capture_refuses_what_is_no_model_with_arguments(factories: list[Any], f
 def test_solvers_lists_what_is_registered() -> None:
     listed = {one["name"]: one for one in answer("plugins", "solvers")}
     assert sorted(listed) == solver_names()
-    assert listed["pulp"]["features"] == ["budget", "offload", "tied", "time_limit"]
+    assert listed["pulp"]["features"] == ["budget", "offload", "rows", "tied", "time_limit"]
     assert listed["scipy"]["options"]["method"]["choices"] == "dinic|edmonds_karp"
-    assert "budget, offload, tied, time limit" in run("plugins", "solvers").stdout
+    assert "budget, offload, rows, tied, time limit" in run("plugins", "solvers").stdout
 
 
 def test_costmodels_lists_options_and_rules_with_their_sources(plugins: None) -> None:

@@ -27,7 +27,7 @@ from experiments.recipes import recipe_losses
 from experiments.report.result_table import Results
 from experiments.rivals.checkmate import one_recomputation
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
-from remat.answer.solver import Feature
+from remat.plugin import Feature
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 ROOT = Path(__file__).parents[1]

@@ -131,7 +131,7 @@ def test_a_price_that_is_none_is_refused(cost: list[float], message: str) -> Non
 
 
 def test_a_maximum_flow_in_a_file_states_two_choices(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedProblem, match="cannot take a problem in which values can be offloaded"):
+    with pytest.raises(UnsupportedProblem, match="a DIMACS file does not support offloading"):
         write_dimacs(chain(), tmp_path / "problem")
 
 
@@ -144,7 +144,7 @@ def test_what_knows_no_host_refuses_it() -> None:
     assert plan.offloaded
     with pytest.raises(InvalidPlan, match=r"the plan offloads '.*', but offloading is not allowed here"):
         refine(graph, plan)
-    with pytest.raises(UnsupportedProblem, match="a limit on peak memory cannot take a problem"):
+    with pytest.raises(UnsupportedProblem, match="a limit on peak memory does not support offloading"):
         fit_peak(graph, replace(problem, budget_bytes=None), (2**30,))
 
 

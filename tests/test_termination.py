@@ -78,8 +78,7 @@ def test_a_limit_must_be_positive(solver: Solver, time_limit_s: float) -> None:
 
 
 def test_a_limit_in_cbcs_preprocessing_is_no_proof_that_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(program: Any, time_limit_s: float | None) -> str:
-        del time_limit_s
+    def stopped(program: Any, *_: object) -> str:
         program.status, program.sol_status = pulp.LpStatusInfeasible, pulp.LpSolutionInfeasible
         return "Pre-processing says infeasible or unbounded"
 

@@ -224,7 +224,7 @@ class HidesItsOptions(Broken):
         (ListsBackwards, "must list names in the problem's order; use Choice.plan"),
         (Crashes, "ZeroDivisionError: oops\nfor Problem.of"),
         (SignsAsAnother, "signs its solution as 'gurobi'"),
-        (TakesAnything, "must refuse a byte budget with UnsupportedProblem"),
+        (TakesAnything, "must refuse budgets of some values with UnsupportedProblem"),
         (IgnoresTimeLimits, r"must refuse \(with UnsupportedProblem\) a time limit"),
         (TakesTooMany, "must refuse more than 8 values"),
         (RefusesForNoReason, "refuses what it declares to take"),

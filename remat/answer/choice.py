@@ -118,8 +118,8 @@ class Choice(FrozenColumns):
         return not any_set(banned)
 
     def keeps_budget(self, problem: Problem) -> bool:
-        """Returns whether the saved bytes fit the problem's budget."""
-        return problem.budget_bytes is None or self.saved_bytes(problem) <= problem.budget_bytes
+        """Returns whether the saved bytes fit every budget of the problem."""
+        return all(int(sizes[self.on_device].sum()) <= limit for _, sizes, limit in problem.budgets)
 
     def keeps_ties(self, problem: Problem) -> bool:
         """Returns whether no group of tied values is partly saved and partly recomputed."""

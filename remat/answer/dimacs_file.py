@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from remat.answer.network import SINK, SOURCE, Reduction
-from remat.errors import UnsupportedProblem
 from remat.facts.files import write_file
 from remat.problem.feasibility import check_feasible, forced_values
+from remat.problem.features import check_features, features_of
 from remat.problem.problem import Problem
 
 
@@ -31,9 +31,7 @@ def write_dimacs(problem: Problem, path: Path) -> None:
         UnsupportedProblem: the problem has a budget, which no cut can state, or values can be offloaded.
         Infeasible: the bans allow no plan.
     """
-    if problem.budget_bytes is not None:
-        raise UnsupportedProblem(f"a maximum flow cannot hold a budget ({problem.budget_bytes} bytes): use MPS or JSON")
-    problem.require_two_choices("the DIMACS file")
+    check_features(features_of(problem), "a maximum flow in a DIMACS file", advice="; use MPS or JSON")
     rules = forced_values(problem)
     check_feasible(problem, rules)
     write_file(path, "".join(f"{line}\n" for line in _lines(Reduction.of(problem, rules=rules))).encode("ascii"))

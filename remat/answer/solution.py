@@ -67,10 +67,13 @@ class FlowCertificate(FrozenColumns, Certificate):
     Attributes:
         flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, multipliers).network`.
         multipliers: the weights of a unit of cost and of a saved byte.
+        budget: the position of the budget in `Problem.budgets` whose bytes are weighed alone, in the network of
+            `Problem.with_one_budget`; None for those of all values.
     """
 
     flow: IntArray
     multipliers: Multipliers = BY_COST
+    budget: int | None = None
 
     def __post_init__(self) -> None:
         if type(self.flow) is np.ndarray and self.flow.ndim == 1 and not is_frozen(self.flow):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from enum import Enum
 from importlib.metadata import metadata
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
@@ -18,18 +17,10 @@ from remat.answer.solution import FlowCertificate, Solution, Termination, Termin
 from remat.errors import CertificateRejected, InvalidOption, NotInstalled, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, any_set
 from remat.problem.feasibility import ForcedValues
+from remat.problem.features import Feature, check_features, features_of
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
 from remat.words import pip_install
-
-
-class Feature(Enum):
-    """Lists what a problem or a caller may require of a solver. The value of each member is its text."""
-
-    BUDGET = "a byte budget"
-    OFFLOAD = "offloading"
-    TIME_LIMIT = "a time limit"
-    TIED = "tied values"
 
 
 class Solver(ABC):
@@ -81,25 +72,12 @@ class Solver(ABC):
         self.check_installed()
         check_time_limit(time_limit_s)
         limit = [] if time_limit_s is None else [Feature.TIME_LIMIT]
-        for feature in (*features_of(problem), *limit):
-            if feature not in self.features:
-                raise UnsupportedProblem(
-                    f"solver {self.name!r} does not support {feature.value}; "
-                    "`remat plugins solvers` lists those that do"
-                )
+        advice = "; `remat plugins solvers` lists those that do"
+        check_features([*features_of(problem), *limit], f"solver {self.name!r}", self.features, advice)
         if self.max_values is not None and len(problem) > self.max_values:
             raise UnsupportedProblem(
                 f"solver {self.name!r} takes up to {self.max_values} values, got {len(problem)}; choose another solver"
             )
-
-
-def features_of(problem: Problem) -> tuple[Feature, ...]:
-    needs = {
-        Feature.BUDGET: problem.budget_bytes is not None,
-        Feature.OFFLOAD: problem.offload is not None,
-        Feature.TIED: problem.tied is not None,
-    }
-    return tuple(feature for feature, needed in needs.items() if needed)
 
 
 def check_time_limit(time_limit_s: object) -> None:

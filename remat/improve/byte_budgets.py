@@ -17,12 +17,13 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.plan_facts import PlanFacts
+from remat.answer.plan_facts import PlanFacts, distinct_bytes
 from remat.answer.registry import DEFAULT_COST_MODEL, DEFAULT_STEP_MODEL, find_costmodel
 from remat.errors import Infeasible, InvalidOption, InvalidProblem
 from remat.facts.argument_checks import checked_bytes
 from remat.facts.columns import BoolArray, is_whole
 from remat.facts.graph import Graph
+from remat.problem.budget_row import BudgetRow
 from remat.problem.feasibility import check_feasible, forced_values
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
@@ -136,6 +137,37 @@ def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
     if bool((rules.unavailable & problem.needed).any()):
         return 0  # no plan at all, whatever the budget; `remat.solve` explains
     return max(math.floor(amount * default_saved_bytes(graph)), least_bytes(problem, rules).weight)
+
+
+def rows_of(
+    graph: Graph, problem: Problem, parts: Iterable[tuple[str, BoolArray, int | Fraction]], limit: int
+) -> tuple[BudgetRow, ...]:
+    """Turns budgets of parts, each with a name, its values (n,) and an amount, into rows over the n values of a graph.
+
+    Memory belongs to storages, so a value counts in the part that computes the owner of its storage. A share is a part
+    of what PyTorch's default plan saves there, but at least what one plan saves there: that which saves the fewest
+    bytes in all parts together; or in total, if that one exceeds `limit`, the budget of all values. So if all amounts
+    are shares, some plan keeps all of them.
+    """
+    rules, activation = forced_values(problem), ~graph.input[graph.base]
+    if bool((rules.unavailable & problem.needed).any()):
+        return ()  # no plan at all; `remat.solve` explains
+    rows = [(name, values[graph.base] & activation, amount) for name, values, amount in parts]
+    inside = sum(values[graph.plannable] * problem.save_bytes for _, values, _ in rows)
+    # Of plans that save equally little inside, the least cost decides: here, the bytes in total.
+    in_total = replace(problem, save_cost=problem.save_bytes, recompute_cost=0 * problem.recompute_cost)
+    least = least_bytes(replace(in_total, save_bytes=inside), rules).choice
+    if least.saved_bytes(problem) > limit:
+        least = least_bytes(problem, rules).choice
+    default = default_saved(graph)
+
+    def bytes_within(values: BoolArray, amount: int | Fraction) -> int:
+        if isinstance(amount, int):
+            return amount
+        share = 0 if default is None else math.floor(amount * distinct_bytes(graph, default & values))
+        return max(share, int(problem.save_bytes[least.on_device & values[graph.plannable]].sum()))
+
+    return tuple(BudgetRow(name, values, bytes_within(values, amount)) for name, values, amount in rows)
 
 
 def evenly_spaced(least: int, most: int, count: int) -> list[int]:

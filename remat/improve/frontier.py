@@ -331,12 +331,12 @@ def _posed(
     if isinstance(graph, Graph):
         recompute_time: Any = costmodel_class(DEFAULT_TIME_MODEL)
         model = find_costmodel(recompute_time(estimator=estimator) if cost_model is None else cost_model)
-        return replace(model.pose_without_peak(graph), budget_bytes=None), model.unit
+        return replace(model.pose_without_peak(graph), budget_bytes=None, rows=()), model.unit
     if not isinstance(graph, Problem):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOption(f"frontier needs a remat.Graph or a remat.Problem, got {graph!r}")
     if cost_model is not None:
         raise InvalidOption(f"cost_model must be left out for a problem, which has its own prices, got {cost_model!r}")
-    return replace(graph, budget_bytes=None), "cost"
+    return replace(graph, budget_bytes=None, rows=()), "cost"
 
 
 def _with_host(

@@ -26,6 +26,7 @@ from remat.facts.bans import Bans
 from remat.facts.columns import frozen
 from remat.improve.subproblem import Subproblem
 from remat.problem.costmodel import CostModel
+from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.offload import Offload
 from remat.problem.problem import Problem
@@ -120,6 +121,9 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
     """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
+    if sum(part.times for part in parts) > 1:
+        for one in problems:
+            check_features(features_of(one), "a budget that several calls share", ONE_BUDGET)
     costs: dict[str, Any] = {
         label: np.concatenate([getattr(part.problem, label) * part.times for part in parts])
         for label in ("save_cost", "recompute_cost", "save_bytes")
@@ -134,6 +138,7 @@ def union_problem(parts: Sequence[Subproblem]) -> Problem:
         cannot_save=_joined([one.cannot_save for one in problems]),
         cannot_recompute=_joined([one.cannot_recompute for one in problems]),
         offload=_joint_offload([(part.times, host) for part in parts if (host := part.problem.offload) is not None]),
+        rows=problems[0].rows,
         **costs,
         **uses,
     )

@@ -35,6 +35,7 @@ from remat.facts.columns import BoolArray, IntArray, any_set, frozen
 from remat.improve.byte_budgets import evenly_spaced
 from remat.predict.offloading.clock import StepClock
 from remat.predict.offloading.offload_timeline import Simulated
+from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.offload import cannot_offload
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
@@ -196,6 +197,7 @@ def fit_offload(
     """
     if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem("this search needs a problem with Problem.offload and with save_cost 0")
+    check_features(features_of(problem), "the search for copies that kernels hide", ONE_BUDGET)
     start, chosen = time.perf_counter(), find_solver(solver)
     banned = problem.offload.banned | cannot_offload(clock.graph).take(clock.graph.plannable)
     offload = replace(problem.offload, banned=banned)

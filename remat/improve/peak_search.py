@@ -24,7 +24,7 @@ from remat.answer.plan import Plan
 from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
-from remat.errors import Infeasible, InvalidOption, LimitReached, UnsupportedProblem
+from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlan, PeakPlans
@@ -37,6 +37,7 @@ from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import StorageFacts
 from remat.problem.feasibility import check_feasible
+from remat.problem.features import check_features, features_of
 from remat.problem.problem import Problem
 from remat.proof.budget import check_budget, flow_solver
 from remat.proof.certify import check_plan, proven_bound
@@ -185,12 +186,7 @@ def fit_peak(
             no time limit.
         InvalidOption: a limit is neither a whole number nor a `Fraction`; or `progress` is no function.
     """
-    if problem.budget_bytes is not None:
-        raise UnsupportedProblem(
-            f"a limit on peak memory cannot be combined with a budget of saved bytes ({problem.budget_bytes}); "
-            f"keep one of them"
-        )
-    problem.require_two_choices("a limit on peak memory")
+    check_features(features_of(problem), "a limit on peak memory")
     check_progress(progress)
     start, chosen = time.perf_counter(), find_solver(solver)
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)

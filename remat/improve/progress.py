@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from remat.answer.solution import Termination, TerminationReason
-from remat.answer.solver import Feature, Solver
+from remat.answer.solver import Solver
 from remat.errors import InvalidOption
+from remat.problem.features import Feature
 
 Progress = Callable[[int, tuple[int, ...]], None]
 """A function that is called with the number of plans so far, and with a score, which each search documents."""

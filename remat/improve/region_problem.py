@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Literal
 
 import numpy as np
@@ -23,13 +22,13 @@ from remat.answer.registry import DEFAULT_TIME_MODEL, costmodel_class
 from remat.errors import InvalidOption
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
+from remat.facts.module_paths import matching, with_parents
 from remat.facts.uses import propagate_to_operands
 from remat.improve.one_liners import checkpointed, layer_path
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.roofline import Roofline
 from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
-from remat.words import near_of
 
 Keep = Literal["all", "expensive"]
 
@@ -142,7 +141,7 @@ class RegionProblem:
 def _chosen(
     graph: Graph, paths: Sequence[str], find_layer: Callable[[str], str], regions: str | Iterable[str] | None
 ) -> set[str]:
-    modules = {module: None for path in dict.fromkeys(paths) for module in _with_parents(path) if find_layer(module)}
+    modules = {module: None for path in dict.fromkeys(paths) for module in with_parents(path) if find_layer(module)}
     if regions is None:
         expensive: list[int] = np.flatnonzero(graph.compute_bound).tolist()
         chosen = {paths[v] for v in expensive} & modules.keys()
@@ -153,33 +152,18 @@ def _chosen(
         return {find_layer(module) for module in modules}
     chosen = set[str]()
     for pattern in [regions] if isinstance(regions, str) else regions:
-        if not isinstance(pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidOption(f"regions must be paths of modules or patterns, got {pattern!r}")
-        matches = {module for module in modules if fnmatchcase(module, pattern)}
-        if not matches:
-            raise InvalidOption(f"regions: no module in a layer is {pattern!r}{near_of(pattern, modules)}")
-        chosen |= matches
+        chosen |= matching(pattern, modules, "regions: no module in a layer")
     if not chosen:
         raise InvalidOption("regions must name at least one module")
     return chosen
 
 
-def _with_parents(path: str) -> list[str]:
-    """Returns a path and those of all modules that contain it, the innermost first.
-
-    >>> _with_parents("layers.0.mlp")
-    ['layers.0.mlp', 'layers.0', 'layers']
-    """
-    parts = path.split(".") if path else []
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
-
-
 def _innermost(path: str, chosen: set[str]) -> str:
-    return next((module for module in _with_parents(path) if module in chosen), "")
+    return next((module for module in with_parents(path) if module in chosen), "")
 
 
 def _outermost(path: str, chosen: set[str]) -> str:
-    return next((module for module in reversed(_with_parents(path)) if module in chosen), "")
+    return next((module for module in reversed(with_parents(path)) if module in chosen), "")
 
 
 def _problem(graph: Graph, device: DeviceProfile, scope: IntArray, group: IntArray, keep: Keep) -> Problem:

@@ -36,7 +36,7 @@ class ByCost:
 
     Attributes:
         graph: the joint graph.
-        problem: says which choices are legal; it has no budget.
+        problem: says which choices are legal; it has no budget of all values.
     """
 
     def __init__(self, graph: Graph, problem: Problem) -> None:
@@ -99,10 +99,10 @@ class ByStepTime(ByCost):
             limit_bytes: the limit.
             additive: a choice that keeps it.
         """
-        best = additive
+        best, limited = additive, replace(self.problem, budget_bytes=limit_bytes)
         with suppress(OutOfTime):
             for choice in self._within_saved(limit_bytes):
-                if choice.saved_bytes(self.problem) <= limit_bytes and not self.is_surely_worse(choice, best):
+                if choice.keeps_budget(limited) and not self.is_surely_worse(choice, best):
                     go_on()
                     best = min(best, choice, key=self.of)
         return best

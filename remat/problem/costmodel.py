@@ -15,6 +15,7 @@ from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import LARGEST_TOTAL, IntArray, checked_prices, frozen
 from remat.facts.graph import Graph, checked_graph
+from remat.problem.budget_row import BudgetRow, checked_rows
 from remat.problem.constraints import base_problem
 from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem import Problem
@@ -34,6 +35,7 @@ class Terms:
         cannot_save, cannot_recompute: bans with reasons.
         budget_bytes: the most bytes that may be saved, or None.
         offload: the cost of offloading, and its bans; None if nothing can be offloaded.
+        rows: budgets of some of the values; none by default. Those of both sides of a sum apply.
     """
 
     save_cost: IntArray
@@ -42,6 +44,7 @@ class Terms:
     cannot_recompute: Bans
     budget_bytes: int | None = None
     offload: Offload | None = None
+    rows: tuple[BudgetRow, ...] = ()
 
     @classmethod
     def nothing(cls, graph: Graph) -> Terms:
@@ -66,6 +69,7 @@ class Terms:
             self.cannot_recompute | other.cannot_recompute,
             min(budgets, default=None),
             hosts[0] + hosts[1] if len(hosts) > 1 else next(iter(hosts), None),
+            self.rows + other.rows,
         )
 
 
@@ -82,6 +86,7 @@ def _checked(terms: Terms, length: int, source: str) -> Terms:
     offload: Any = terms.offload
     if offload is not None and (type(offload) is not Offload or len(offload) != length):
         raise InvalidProblem(f"{source} must have Offload of {length} values or None as offload, got {offload!r}")
+    checked_rows(f"{source}: rows", terms.rows, length)
     return terms
 
 
@@ -225,6 +230,7 @@ class CostModel(ABC):
             cannot_recompute=facts.cannot_recompute | terms.cannot_recompute.take(plannable).without(user_recomputes),
             budget_bytes=terms.budget_bytes,
             offload=None if terms.offload is None else terms.offload.take(plannable),
+            rows=tuple(BudgetRow(row.name, row.values[plannable], row.bytes) for row in terms.rows),
         )
 
     def __add__(self, other: CostModel) -> CostModel:

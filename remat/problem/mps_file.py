@@ -7,6 +7,7 @@ with `b_v = s<v> + r<v>`:
     subject to  n<v>:  s<v> + r<v> = 1               where v is needed; elsewhere a<v>: s<v> + r<v> <= 1
                 u<k>:  r<v> - s<u> - r<u> <= 0       for use k, u -> v
                 BUDGET: sum save_bytes[v] * s<v> <= budget_bytes
+                BUDGET<r>: the same over the values of row r, counted from 1
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
 If v can be offloaded, the column `h<v>` is 1 where it is, and `s<v>` is 1 where it is saved on the device. In the rows
@@ -26,6 +27,7 @@ import numpy as np
 
 from remat.facts.columns import common_divisor
 from remat.facts.files import write_file
+from remat.problem.features import ONE_BUDGET, Feature, check_features, features_of
 from remat.problem.problem import Problem
 
 
@@ -34,7 +36,7 @@ def write_mps(problem: Problem, path: Path) -> None:
 
     Raises `UnsupportedProblem` if values are tied.
     """
-    problem.require_untied("the MPS file")
+    check_features(features_of(problem), "the MPS file", ONE_BUDGET | {Feature.ROWS})
     write_file(path, "".join(f"{line}\n" for line in _lines(problem)).encode("ascii"))
 
 
@@ -45,13 +47,13 @@ def _lines(problem: Problem) -> Iterator[str]:
     uses: list[tuple[int, int]] = list(zip(problem.producers.tolist(), problem.consumers.tolist(), strict=True))
     hosted = _hosted(problem)
     unit = common_divisor(problem.save_bytes)
-    used = [
-        () if problem.budget_bytes is None else (f"BUDGET {size}",) for size in (problem.save_bytes // unit).tolist()
-    ]
+    whole = [] if problem.budget_bytes is None else ["BUDGET"]
+    limits = [*whole, *(f"BUDGET{r}" for r in range(1, len(problem.rows) + 1))]
+    sizes = [(column // unit).tolist() for _, column, _ in problem.budgets]
     yield f"* {len(problem)} values, {len(uses)} uses; BUDGET counts units of {unit} bytes"
     yield from ("NAME remat FREE", "ROWS", " N COST", *(f" {row}" for row in rows))
     yield from (f" L u{k}" for k in range(len(uses)))
-    yield from () if problem.budget_bytes is None else (" L BUDGET",)
+    yield from (f" L {label}" for label in limits)
     yield from ("COLUMNS", " MARKER 'MARKER' 'INTORG'")
     uses_of: list[list[int]] = [[] for _ in needed]
     operands_of: list[list[int]] = [[] for _ in needed]
@@ -61,13 +63,14 @@ def _lines(problem: Problem) -> Iterator[str]:
     costs: tuple[list[int], list[int]] = problem.save_cost.tolist(), problem.recompute_cost.tolist()
     for v, (save, recompute) in enumerate(zip(*costs, strict=True)):
         rows_of = [f"{row_of[v]} 1", *(f"u{k} -1" for k in uses_of[v])]
-        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *rows_of, *used[v]))
+        used = (f"{label} {column[v]}" for label, column in zip(limits, sizes, strict=True))
+        yield from (f" s{v} {entry}" for entry in (f"COST {save}", *rows_of, *used))
         yield from (f" r{v} {entry}" for entry in (f"COST {recompute}", *rows_of, *(f"u{k} 1" for k in operands_of[v])))
         if v in hosted:
             yield from (f" h{v} {entry}" for entry in (f"COST {hosted[v]}", *rows_of))
     yield from (" MARKER 'MARKER' 'INTEND'", "RHS")
     yield from (f" RHS {row_of[v]} 1" for v in range(len(needed)))
-    yield from () if problem.budget_bytes is None else (f" RHS BUDGET {problem.budget_bytes // unit}",)
+    yield from (f" RHS {label} {most // unit}" for label, (_, _, most) in zip(limits, problem.budgets, strict=True))
     yield "BOUNDS"
     for label, ban in (("s", problem.cannot_save), ("r", problem.cannot_recompute)):
         yield from (

@@ -23,13 +23,19 @@ With tied values, a binary `x_g` for each group g of them means "what the backwa
 
     subject to  ...
                 a_v <= x_g  and  b_v - a_v <= 1 - x_g      for every value v of g
+
+With rows, each row r limits the bytes of its own values V_r, such as those that some modules compute; rows may share
+values (`remat.problem.budget_row`):
+
+    subject to  ...
+                sum save_bytes[v] * (b_v - a_v - h_v) <= bytes_r, over the values v of V_r      for every row r
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,7 +43,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from remat.errors import InvalidProblem, UnsupportedProblem
+from remat.errors import InvalidProblem
 from remat.facts.argument_checks import checked_list, checked_path
 from remat.facts.bans import Bans
 from remat.facts.columns import (
@@ -54,6 +60,8 @@ from remat.facts.columns import (
 from remat.facts.json_file import write_document
 from remat.facts.lazy_field import LazyField, is_deferred
 from remat.facts.uses import check_uses, operands_of
+from remat.problem.budget_row import BudgetRow, checked_rows
+from remat.problem.features import ONE_BUDGET, Feature, check_features, features_of
 from remat.problem.offload import Offload, checked_budget
 from remat.problem.problem_file import problem_document, read_columns
 
@@ -75,6 +83,7 @@ class Problem(FrozenColumns):
         offload: the cost of offloading; None if nothing can be offloaded.
         tied: (n,) the number of a group for each value, from 0, or -1 for none: of one group, no value is saved, or no
             value is recomputed. None if no values are tied.
+        rows: budgets of some of the values, besides `budget_bytes`; none by default.
         signature: that of the graph of the problem, for its plans; empty without a graph.
         places: the line of the model that computes each value, for messages (`remat.Graph.places`); "" by default.
 
@@ -97,6 +106,7 @@ class Problem(FrozenColumns):
     places: LazyField[tuple[str, ...]] = field(default=LazyField(()))
     offload: Offload | None = None
     tied: IntArray | None = None
+    rows: tuple[BudgetRow, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("names", "signature", "places"):
@@ -129,6 +139,7 @@ class Problem(FrozenColumns):
         cannot_recompute: Bans,
         budget_bytes: int | None,
         offload: Offload | None = None,
+        rows: tuple[BudgetRow, ...] = (),
     ) -> Problem:
         """Returns the same values and uses with other terms; it takes half the time, as only the terms are checked.
 
@@ -142,6 +153,7 @@ class Problem(FrozenColumns):
             "cannot_recompute": cannot_recompute,
             "budget_bytes": budget_bytes,
             "offload": offload,
+            "rows": rows,
         }
         problem = object.__new__(type(self))  # `copy.copy` would take as long as the checks
         vars(problem).update(vars(self) | terms)
@@ -220,20 +232,21 @@ class Problem(FrozenColumns):
 
     def __repr__(self) -> str:
         budget = "" if self.budget_bytes is None else f", budget {self.budget_bytes} bytes"
+        budget += "".join(f", {row.bytes} in {row.name!r}" for row in self.rows)
         host = "" if self.offload is None else f", {len(self) - int(self.offload.banned.mask.sum())} can be offloaded"
         facts = f"{len(self)} values, {len(self.producers)} uses, {int(self.needed.sum())} needed"
         return f"<Problem: {facts}{host}{budget}>"
 
-    def require_two_choices(self, caller: str) -> None:
-        """Raises an `UnsupportedProblem` that begins with `caller`, if values can be offloaded."""
-        if self.offload is not None:
-            raise UnsupportedProblem(f"{caller} cannot take a problem in which values can be offloaded")
-        self.require_untied(caller)
+    @property
+    def budgets(self) -> tuple[tuple[str, IntArray, int], ...]:
+        """Returns every budget: its name ("" for that of all values), the bytes (n,) that count, and their limit."""
+        whole = () if self.budget_bytes is None else (("", self.save_bytes, self.budget_bytes),)
+        return (*whole, *((row.name, np.where(row.values, self.save_bytes, 0), row.bytes) for row in self.rows))
 
-    def require_untied(self, caller: str) -> None:
-        """Raises an `UnsupportedProblem` that begins with `caller`, if values are tied."""
-        if self.tied is not None:
-            raise UnsupportedProblem(f"{caller} cannot take a problem with tied values")
+    def with_one_budget(self, position: int) -> Problem:
+        """Returns the problem with only one of its `budgets`, as that of all values: fewer rules, so more plans."""
+        _, sizes, limit = self.budgets[position]
+        return replace(self, save_bytes=sizes, budget_bytes=limit, rows=())
 
     @cached_property
     def tied_groups(self) -> tuple[IntArray, ...]:
@@ -260,7 +273,7 @@ class Problem(FrozenColumns):
         Raises:
             UnsupportedProblem: values are tied; the format has no place for that.
         """
-        self.require_untied("the file of a problem")
+        check_features(features_of(self), "the file of a problem", ONE_BUDGET | {Feature.ROWS})
         write_document(problem_document(self), checked_path(path))
 
     @classmethod
@@ -333,3 +346,4 @@ def _check_terms(problem: Problem) -> None:
             f"Problem: the prices must add up to less than 2**62, got about {total:.2e}; use a coarser unit"
         )
     object.__setattr__(problem, "budget_bytes", checked_budget("Problem.budget_bytes", problem.budget_bytes))
+    object.__setattr__(problem, "rows", checked_rows("Problem.rows", problem.rows, n))

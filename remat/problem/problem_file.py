@@ -9,7 +9,9 @@
 
 docs/benchmark.md defines each field. A ban is 0 for none, or the number of its reason, counted from 1. Instances of the
 benchmark also have "memory" (`remat.predict.memory.memory_export`) and budgets of the peak. If values can be offloaded,
-the version is 2, "values" also has "offload_cost" and "cannot_offload", and there is an empty object "host_budgets".
+the version is 2, "values" also has "offload_cost" and "cannot_offload", and there is an empty object "host_budgets". If
+some values have budgets of their own, the version is 3, and each is an object in "rows": its "name", its "values" as 0
+and 1, and its "bytes".
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from remat.errors import InvalidOption, InvalidProblem, UnsupportedProblem
 from remat.facts.bans import Bans
 from remat.facts.columns import int_column
 from remat.facts.json_file import column_in, read_document, table_in
+from remat.problem.budget_row import BudgetRow
 from remat.problem.offload import Offload
 from remat.words import near_of
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 FORMAT = "remat.problem"
 VERSION = 1
 VERSION_WITH_HOST = 2
+VERSION_WITH_ROWS = 3
 
 _NUMBERS = ("save_cost", "recompute_cost", "save_bytes", "needed")
 _BANS = ("cannot_save", "cannot_recompute")
@@ -75,6 +79,7 @@ def problem_document(
         budgets = [] if problem.budget_bytes is None else [Budget("saved", "saved", problem.budget_bytes)]
     bans = {label: cast(Bans, getattr(problem, label)) for label in _BANS}
     host: dict[str, Any] = {}
+    rows = [{"name": row.name, "values": row.values.astype(int).tolist(), "bytes": row.bytes} for row in problem.rows]
     if offload is not None:
         bans["cannot_offload"] = offload.banned
         host = {"host_budgets": {}}
@@ -90,7 +95,7 @@ def problem_document(
     }
     return {
         "format": FORMAT,
-        "version": VERSION if offload is None else VERSION_WITH_HOST,
+        "version": VERSION_WITH_ROWS if rows else VERSION if offload is None else VERSION_WITH_HOST,
         "name": name,
         "about": dict(remarks or {}),
         "unit": unit,
@@ -99,6 +104,7 @@ def problem_document(
         "uses": {"producer": problem.producers.tolist(), "consumer": problem.consumers.tolist()},
         "budgets": [asdict(budget) for budget in budgets],
         **host,
+        **({"rows": rows} if rows else {}),
         **({} if memory is None else {"memory": memory}),
     }
 
@@ -117,14 +123,17 @@ def read_columns(path: Path, budget: str | None) -> dict[str, Any]:
 
 def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
     version = document.get("version")
-    if version not in (VERSION, VERSION_WITH_HOST):
-        raise InvalidProblem(
-            f"version {version!r}, but this remat reads {VERSION} and {VERSION_WITH_HOST}; upgrade remat"
-        )
+    if version not in (VERSION, VERSION_WITH_HOST, VERSION_WITH_ROWS):
+        raise InvalidProblem(f"version {version!r}, but this remat reads 1 to {VERSION_WITH_ROWS}; upgrade remat")
     values, uses = (table_in(document, key, InvalidProblem) for key in ("values", "uses"))
     reasons = tuple(column_in(document, "reasons", InvalidProblem))
+    rows = column_in(document, "rows", InvalidProblem) if version == VERSION_WITH_ROWS else []
+    if not all(isinstance(row, dict) and row.keys() == {"name", "values", "bytes"} for row in rows):
+        raise InvalidProblem('"rows" must hold objects with "name", "values" and "bytes"')
+    has_host = version == VERSION_WITH_HOST or (version == VERSION_WITH_ROWS and "host_budgets" in document)
     return {
-        "offload": _offload(document, values, reasons) if version == VERSION_WITH_HOST else None,
+        "offload": _offload(document, values, reasons) if has_host else None,
+        "rows": tuple(BudgetRow(**row) for row in rows),
         "names": tuple(column_in(values, "name", InvalidProblem, "values")),
         **{label: column_in(values, label, InvalidProblem, "values") for label in _NUMBERS},
         "producers": column_in(uses, "producer", InvalidProblem, "uses"),

@@ -45,15 +45,19 @@ def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
 
 
 def check_budget(problem: Problem, rules: ForcedValues | None = None) -> None:
-    """Raises `Infeasible` if a flow proves that no plan fits the budget; the message lists what must be saved."""
-    if problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes:
-        return
-    least = least_bytes(problem, rules)
-    if proven_bound(problem, least.certificate) is None:
-        raise Infeasible(_explained(problem, least))
+    """Raises `Infeasible` if a flow proves that no plan fits one of the budgets; the message lists what must be saved.
+
+    Each budget is looked at alone: that no plan keeps several of them at once, only a solver can claim.
+    """
+    for position, (name, sizes, limit) in enumerate(problem.budgets):
+        if int(sizes.sum()) > limit:
+            alone = problem.with_one_budget(position)
+            least = least_bytes(alone, rules)
+            if proven_bound(alone, least.certificate) is None:
+                raise Infeasible(_explained(alone, least, name and f" of {name!r}"))
 
 
-def _explained(problem: Problem, least: Cut) -> str:
+def _explained(problem: Problem, least: Cut, of: str) -> str:
     saved = np.flatnonzero(least.choice.on_device & (problem.save_bytes > 0))
     largest = saved[np.argsort(-problem.save_bytes[saved], kind="stable")]
     shown: list[int] = largest[:_SHOWN].tolist()
@@ -66,7 +70,7 @@ def _explained(problem: Problem, least: Cut) -> str:
         lines.append(f"  ... and {len(largest) - _SHOWN} more")
     listed = "\n".join(lines)
     return (
-        f"no plan fits the budget of {problem.budget_bytes} bytes: every plan saves at least {least.weight} "
+        f"no plan fits the budget of {problem.budget_bytes} bytes{of}: every plan saves at least {least.weight} "
         f"({human_bytes(least.weight)}), proven by a minimum cut. The plan that saves the fewest keeps:\n{listed}\n"
         f"Raise the budget, or lift a ban on recomputing."
     )

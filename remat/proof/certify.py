@@ -58,9 +58,9 @@ def _cost(problem: Problem, plan: Plan) -> int:
     for reason, who in no_host if offload is None else offload.banned.by_reason(choice.offloaded):
         broken[f"{cannot_be('offloaded', reason)}, but is"] = who
     complaints = [f"{what}: {_named(problem, who)}" for what, who in broken.items() if any_set(who)]
-    saved_bytes = choice.saved_bytes(problem)
-    if problem.budget_bytes is not None and saved_bytes > problem.budget_bytes:
-        complaints.append(f"saves {saved_bytes} bytes, but the budget is {problem.budget_bytes}")
+    for name, sizes, limit in problem.budgets:
+        if (saved_bytes := int(sizes[choice.on_device].sum())) > limit:
+            complaints.append(f"saves {saved_bytes} bytes{name and f' of {name!r}'}, but the budget is {limit}")
     if not choice.keeps_ties(problem):
         complaints.append("saves and recomputes values of one tied group")
     if complaints:
@@ -171,6 +171,10 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
 
     Raises `CertificateRejected` if the flow is wrong, or proves no bound.
     """
+    if (position := certificate.budget) is not None:
+        if type(position) is not int or not 0 <= position < len(problem.budgets):
+            raise CertificateRejected(f"the problem has no budget at position {position!r}")
+        problem = problem.with_one_budget(position)
     try:
         least = proven_weight(problem, certificate)
     except UnsupportedProblem as error:
@@ -254,7 +258,7 @@ def _certify_without_plan(problem: Problem, solution: Solution) -> bool:
         return True
     if type(solution.certificate) is FlowCertificate and proven_bound(problem, solution.certificate) is None:
         return True
-    if problem.tied is None and (problem.budget_bytes is None or int(problem.save_bytes.sum()) <= problem.budget_bytes):
+    if problem.tied is None and all(int(sizes.sum()) <= limit for _, sizes, limit in problem.budgets):
         raise CertificateRejected(f"{who} claims INFEASIBLE, but no rule stands in the way of a plan")
     return False
 

@@ -76,9 +76,9 @@ def solve(
         raise type(error)(f"the answer of {algorithm!r} is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
-    if solution.termination.reason is TerminationReason.INFEASIBLE and problem.tied is not None:
+    if solution.termination.reason is TerminationReason.INFEASIBLE and (problem.tied is not None or problem.rows):
         if throw:
-            raise Infeasible("no plan keeps the budget and saves or recomputes each tied group as a whole")
+            raise Infeasible(f"no plan keeps every budget, and every tied group as a whole, says {solution.solver}")
         return solution
     if solution.termination.reason is TerminationReason.INFEASIBLE:
         raise CertificateRejected(f"{algorithm.name} claims INFEASIBLE, but no rule stands in the way of a plan")
@@ -88,7 +88,7 @@ def solve(
 
 
 def _default_solver(problem: Problem) -> str:
-    if problem.budget_bytes is not None:
+    if problem.budgets:
         return DEFAULT_BUDGET_SOLVER
     if not default_is_missing():
         return DEFAULT_SOLVER
@@ -113,6 +113,7 @@ def _copy(problem: Problem) -> Problem:
     if copy.offload is not None:
         vars(copy)["offload"] = offload = _copy_attributes(copy.offload)
         vars(offload)["banned"] = _copy_attributes(offload.banned)
+    vars(copy)["rows"] = tuple(map(_copy_attributes, copy.rows))
     return copy
 
 

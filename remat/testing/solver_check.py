@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from remat.answer.choice import Choice
 from remat.answer.registry import FALLBACK_SOLVER
 from remat.answer.solution import Solution, TerminationReason
-from remat.answer.solver import Feature, Solver, features_of
+from remat.answer.solver import Solver
 from remat.errors import Infeasible, UnsupportedProblem
 from remat.facts.columns import common_divisor
+from remat.problem.features import Feature, features_of
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 from remat.testing.strategies import problems
@@ -27,13 +28,13 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     - Its plans are legal and have the stated cost; its proofs are valid (`remat.proof.certify`).
     - If it is `exact`, no plan is cheaper than its own. In any case no plan costs less than its bound, and it claims
       OPTIMAL only for optimal plans, and INFEASIBLE only if there is no plan.
-    - The same is true with offloading, if it declares that feature.
+    - The same is true with offloading, and with budgets of some values, if it declares these features.
     - It accepts what it declares (`features`, `largest_capacity`, `max_values`), refuses the rest with
       `UnsupportedProblem`, and returns the same plan for the same problem.
 
     Args:
         solver: a class, checked with its default options, or a configured instance.
-        max_examples: the number of problems, each with a budget and without, with offloading and without.
+        max_examples: the number of problems, each with and without a budget, offloading, and budgets of some values.
 
     Raises:
         AssertionError: the contract is broken; the message says how, with code that makes the problem.
@@ -42,9 +43,10 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
     require_options(instance)
     require(is_hashable(instance), f"{instance!r} must be hashable, by its options")
     size = min(instance.max_values or 8, 8)
-    for offload, budget in product((False, True), (False, True)):
+    for offload, budget, rows in product((False, True), repeat=3):
         largest = size if not offload else min(size, 6)  # three choices for each value, and all plans are compared
-        drawn = problems(min_values=min(2, size), max_values=largest, budget=budget, offload=offload, feasible=None)
+        few = min(2, size)
+        drawn = problems(min_values=few, max_values=largest, budget=budget, offload=offload, rows=rows, feasible=None)
         for_all(drawn, max_examples, instance, lambda problem: _check_answer(instance, problem))
     if size >= 4:
         for_all(st.sampled_from(_crossings()), 24, instance, lambda problem: _check_answer(instance, problem))

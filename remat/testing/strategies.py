@@ -6,11 +6,14 @@ import dataclasses
 from math import inf
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from remat.answer.choice import Choice
+from remat.facts.columns import IntArray
 from remat.facts.graph import Graph
 from remat.facts.graph_builder import GraphBuilder
+from remat.problem.budget_row import BudgetRow
 from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 
@@ -39,6 +42,7 @@ def problems(
     max_values: int = 12,
     budget: bool = False,
     offload: bool = False,
+    rows: bool = False,
     feasible: bool | None = True,
     largest: int = LARGEST,
 ) -> Problem:
@@ -49,6 +53,7 @@ def problems(
         min_values, max_values: bounds on the number of values.
         budget: whether they have a byte budget.
         offload: whether values can be offloaded.
+        rows: whether some values have one to three budgets of their own.
         feasible: True draws only problems that have a plan, None draws any. Problems are made feasible, not rejected: a
             ban that excludes every plan is lifted, a budget is raised.
         largest: the largest finite price or size. The largest price of each problem is drawn first, so that small
@@ -57,32 +62,40 @@ def problems(
     n = draw(st.integers(min_values, max_values))
     price = st.integers(0, draw(st.sampled_from((1, 3, 1000, largest))))
     columns = st.lists(st.tuples(price, price, st.sampled_from(_BANS), st.booleans()), min_size=n, max_size=n)
-    rows = draw(columns)
+    values = draw(columns)
     sizes = draw(st.none() | st.lists(price, min_size=n, max_size=n))
     copies = draw(st.lists(st.one_of(st.none(), price, price, price), min_size=n, max_size=n)) if offload else None
     problem = Problem.of(
-        [inf if "save" in ban else save for save, _, ban, _ in rows],
+        [inf if "save" in ban else save for save, _, ban, _ in values],
         edges=draw(dags(n)),
-        needed=[v for v, row in enumerate(rows) if row[3]],
-        recompute_cost=[recompute for _, recompute, _, _ in rows],
+        needed=[v for v, row in enumerate(values) if row[3]],
+        recompute_cost=[recompute for _, recompute, _, _ in values],
         save_bytes=sizes,
-        cannot_recompute={v: "random" for v, row in enumerate(rows) if "recompute" in row[2]},
+        cannot_recompute={v: "random" for v, row in enumerate(values) if "recompute" in row[2]},
         offload_cost=None if copies is None else [inf if copy is None else copy for copy in copies],
     )
     if feasible:
         victims = forced_values(problem).unavailable & problem.needed
         problem = dataclasses.replace(problem, cannot_save=problem.cannot_save.without(victims))
+    least = _small_choice(problem)
+
+    def limit(sizes: IntArray) -> int:
+        fewest = int(sizes[least.saved].sum()) if feasible else 0
+        return draw(st.integers(fewest, int(sizes.sum())))
+
     if budget:
-        least = _enough_bytes(problem) if feasible else 0
-        enough = max(least, int(problem.save_bytes.sum()))
-        problem = dataclasses.replace(problem, budget_bytes=draw(st.integers(least, enough)))
+        problem = dataclasses.replace(problem, budget_bytes=limit(problem.save_bytes))
+    if rows:
+        masks = draw(st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=1, max_size=3))
+        drawn = [BudgetRow(f"r{i}", np.array(mask), limit(problem.save_bytes * mask)) for i, mask in enumerate(masks)]
+        problem = dataclasses.replace(problem, rows=tuple(drawn))
     return problem
 
 
-# A budget that some plan fits: one that recomputes all it can, or one that saves all it can.
-def _enough_bytes(problem: Problem) -> int:
-    not_recomputable, unsaveable = forced_values(problem).not_recomputable, problem.cannot_save.mask
-    return min(Choice.from_saved(problem, saved).saved_bytes(problem) for saved in (not_recomputable, ~unsaveable))
+# A plan that fits every budget: one that recomputes all it can, or one that saves all it can.
+def _small_choice(problem: Problem) -> Choice:
+    saved = (forced_values(problem).not_recomputable, ~problem.cannot_save.mask)
+    return min((Choice.from_saved(problem, mask) for mask in saved), key=lambda choice: choice.saved_bytes(problem))
 
 
 _OPS: dict[str, dict[str, Any]] = {

@@ -55,7 +55,7 @@ def _code(example: object) -> str:
         banned = example.offload.banned.mask.tolist()
         costs = ["inf" if no else str(cost) for cost, no in zip(example.offload.cost.tolist(), banned, strict=True)]
         offload = f", offload_cost=[{', '.join(costs)}]"
-    return (
+    code = (
         f"Problem.of({example.save_cost.tolist()}, "
         f"edges={list(zip(example.producers.tolist(), example.consumers.tolist(), strict=True))}, "
         f"needed={np.flatnonzero(example.needed).tolist()}, "
@@ -63,6 +63,8 @@ def _code(example: object) -> str:
         f"cannot_save={example.cannot_save.as_dict()}, cannot_recompute={example.cannot_recompute.as_dict()}, "
         f"budget_bytes={example.budget_bytes}{offload})"
     )
+    rows = [f"BudgetRow({row.name!r}, {row.values.tolist()}, {row.bytes})" for row in example.rows]
+    return f"replace({code}, rows=({', '.join(rows)},))" if rows else code
 
 
 def require(condition: bool, requirement: str) -> None:

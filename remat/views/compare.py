@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from remat.answer.option_text import option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import DEFAULT_COST_MODEL, find_costmodel, find_solver, usable_solvers
-from remat.answer.solver import Feature, Solver
+from remat.answer.solver import Solver
 from remat.errors import InvalidOption, NotInstalled, RematError, UnsupportedProblem
 from remat.facts.argument_checks import checked_list, checked_number, checked_path
 from remat.facts.graph import Graph, checked_graph
@@ -24,6 +24,7 @@ from remat.facts.json_file import read_document, write_document
 from remat.improve.choose import choose
 from remat.improve.progress import Progress, check_progress, end_at_ctrl_c, is_over
 from remat.problem.costmodel import CostModel
+from remat.problem.features import Feature
 from remat.problem.problem import Problem
 from remat.proof.solve import solve
 

@@ -6,7 +6,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from torch import fx
@@ -28,6 +28,7 @@ from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options, run_uncompiled
 from remat.pytorch.seam.torch_names import torch_compile
+from remat.pytorch.seam.torch_partitioner import region_budgets
 from remat.words import near, near_of
 
 
@@ -139,8 +140,10 @@ class InductorBackend:
         self, graph_module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
     ) -> Callable[..., Any]:
         """Compiles a graph. If torch finds it in its cache on disk, the report has the plan of an earlier run."""
-        patches = {**(options or {}), "custom_partitioner_fn": self.partitioner}
         with collecting_plans(graph_module) as graph:
+            marks = [(node.name, budget) for node, budget in region_budgets(graph_module).items()]
+            noted = (*(module for module, _ in graph.places), *marks)
+            patches = {**(options or {}), "custom_partitioner_fn": replace(self.partitioner, noted=noted)}
             compiled = compile_fx(graph_module, example_inputs, patches)
             # Inside the block: outside of it, a plan that is read counts as one of another backend.
             from_cache = [] if graph.planned else graph.load_from(compiled)

@@ -76,6 +76,7 @@ class Partitioner(CustomPartitionerFn):
             partitioner, with a warning.
         follows_torch: whether a memory budget of PyTorch replaces the cost model.
         copy_stream: whether offloaded values are copied in a separate stream (see `remat.compile`).
+        noted: modules and marks of the nodes of Dynamo's graph, on which a plan may depend, but torch's key does not.
         log: collects the plans for the report.
         check: collects the peaks that Inductor's code has under the plans.
     """
@@ -87,6 +88,7 @@ class Partitioner(CustomPartitionerFn):
     on_error: OnError = "raise"
     follows_torch: bool = False
     copy_stream: bool = False
+    noted: tuple[object, ...] = ()
     log: Log = field(default_factory=Log, compare=False, repr=False)
     check: PeakCheck = field(default_factory=PeakCheck, compare=False, repr=False)
 
@@ -209,15 +211,17 @@ class Partitioner(CustomPartitionerFn):
 
     # A memory budget of PyTorch counts if the user has asked for no other.
     def _cost_model(self) -> CostModel:
-        budget = torchs_budget()
-        if budget == 1:
+        budget, of_regions = torchs_budget()
+        if budget == 1 and not of_regions:
             return self.cost_model
         if self.follows_torch and not self.plans:
             memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
-            return memory_budget(budget)
+            return memory_budget(budget, regions=of_regions or None)
+        asked = " and ".join(map(str, of_regions.values())) or budget
+        instead = "MemoryBudget(regions=...)" if of_regions else f"MemoryBudget({budget})"
         ranks.warn(
-            f"PyTorch's memory budget of {budget} (activation_memory_budget, or that of a region) is ignored, "
-            f"because a cost model or a plan is given: leave these out to use it, or take MemoryBudget({budget})"
+            f"PyTorch's memory budget of {asked} (activation_memory_budget, or that of a region) is ignored, "
+            f"because a cost model or a plan is given: leave these out to use it, or take {instead}"
         )
         return self.cost_model
 
@@ -269,6 +273,7 @@ class Partitioner(CustomPartitionerFn):
             self.follows_torch,
             self.copy_stream,
             self.check.codegen,
+            self.noted,
         )
         return key_of(self.cost_model, solvers, plans, *settings)
 

@@ -12,6 +12,7 @@ from remat.facts.graph import Graph
 from remat.improve.choose import choose, search
 from remat.improve.subproblem import subproblem_of
 from remat.problem.costmodel import CostModel
+from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.pytorch.run.calls import Compilation
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.planned_graph import ChosenPlan
@@ -60,6 +61,7 @@ class PlanRequest:
             return self.compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
         if self.compilation is not None and self.compilation.budget.limit_bytes is not None:
             part = subproblem_of(graph, self.cost_model)
+            check_features(features_of(part.problem), "a nested_compile_region within a budget in bytes", ONE_BUDGET)
             return ChosenPlan(part.smallest_choice.plan(part.problem), "least saved")
         if self.cost_model.offload_device is not None and not self.copy_stream:
             problem = self.cost_model.pose(graph)

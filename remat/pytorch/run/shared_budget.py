@@ -32,6 +32,7 @@ from remat.improve.joint_peak import fit_joint_peak
 from remat.improve.peak_rise import peak_rise
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.problem.costmodel import CostModel
+from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
 from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
@@ -149,6 +150,9 @@ class SharedBudget:
         part, limit = subproblem_of(graph, self.cost_model, activation_inputs), self.limit_bytes
         if limit is None:  # a fraction: each graph has its own share
             return self._within(part, None, copy_stream)
+        if others:  # the least plan may break rows
+            who = "a budget in bytes for several graphs (TORCH_LOGS=graph_breaks names breaks)"
+            check_features(features_of(part.problem), who, ONE_BUDGET)
         room = max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.choice_at(self._price)
@@ -220,7 +224,13 @@ class SharedBudget:
             )
 
     @property
+    def _has_rows(self) -> bool:
+        return any(compiled_graph.part.problem.rows for compiled_graph in self._graphs.values())
+
+    @property
     def _next(self) -> str:
+        if self._has_rows:
+            return "With budgets of regions nothing is planned again: run the backward pass of a call before the next."
         if ranks.several_ranks():
             return "With several ranks nothing is planned again: share the budget from the start (remat.SharedBudget)."
         if self.generation >= _REPLANNED:
@@ -236,7 +246,7 @@ class SharedBudget:
         overlaps = self._calls.overlaps()
         new = overlaps.keys() - self._planned
         holds_more = any(names - self._calls.dropped_results(key) for key, names in self._dropped.items())
-        if not (new or holds_more) or self.cost_model.device_limits:
+        if not (new or holds_more) or self.cost_model.device_limits or self._has_rows:
             return
         # Several calls come before a backward pass: wait for their end.
         if self._calls.together and self._waited < _WAITS:

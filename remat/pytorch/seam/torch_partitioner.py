@@ -13,14 +13,17 @@ from typing import Any, TypeAlias
 
 from torch import fx
 
+from remat.facts.module_paths import Marked
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
 
-_budget: ContextVar[float] = ContextVar("_budget", default=1.0)
+_Budgets: TypeAlias = tuple[float, dict[Marked, float]]
+_budgets: ContextVar[_Budgets] = ContextVar("_budgets", default=(1.0, {}))
 
+_KEY = "_region_activation_memory_budget"
 _PARTITIONERS = "torch._functorch.partitioners"
 _CHOOSER = "choose_saved_values_set"
 
@@ -39,12 +42,13 @@ def partition(
     """
 
     def choose(joint_graph: fx.Graph, node_info: Any, memory_budget: float = 1) -> list[fx.Node]:
-        token = _budget.set(float(memory_budget))
+        token = _budgets.set(_resolved(joint_graph, node_info, float(memory_budget)))
         try:
             return chooser(joint_graph, node_info, num_fwd_outputs)
         finally:
-            _budget.reset(token)
+            _budgets.reset(token)
 
+    _hide_marks(joint_module)
     # All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch
     # 2.13. In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
     seeds_operator = internals("torch._inductor.inductor_prims").seeds
@@ -54,13 +58,37 @@ def partition(
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-def torchs_budget() -> float:
-    """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned.
+def region_budgets(graph_module: fx.GraphModule) -> dict[fx.Node, float]:
+    """Returns the nodes that `region_activation_memory_budget` marks, in all graphs of a module, with their budgets."""
+    graphs = [module.graph for module in graph_module.modules() if isinstance(module, fx.GraphModule)]
+    notes: dict[fx.Node, dict[str, Any]] = {node: node.meta.get("custom") or {} for one in graphs for node in one.nodes}
+    return {node: of_node[_KEY] for node, of_node in notes.items() if _KEY in of_node}
+
+
+# Torch refuses budgets that differ, or that leave a part of a graph unmarked; it looks for them in "custom" only.
+def _hide_marks(joint_module: fx.GraphModule) -> None:
+    for node, budget in region_budgets(joint_module).items():
+        others = {name: note for name, note in node.meta["custom"].items() if name != _KEY}
+        node.meta.update({"custom": others, _KEY: budget})
+
+
+def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> _Budgets:
+    computed = [node for node in joint_graph.nodes if node.op == "call_function"]
+    of_forward = {node.meta.get(_KEY, budget) for node in computed if node_info.is_required_fw(node)}
+    if len(of_forward) < 2:
+        return next(iter(of_forward), budget), {}
+    of_node = {node.name: node.meta.get(_KEY, budget) for node in computed if _KEY in node.meta or budget != 1}
+    regions = [Marked(one, frozenset(name for name in of_node if of_node[name] == one)) for one in {*of_node.values()}]
+    return 1.0, {region: region.budget for region in sorted(regions, key=lambda region: region.budget)}
+
+
+def torchs_budget() -> _Budgets:
+    """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned; 1 by default.
 
     It is `torch._functorch.config.activation_memory_budget`, or the graph's budget from
-    `torch.autograd.graph.region_activation_memory_budget`; 1 by default.
+    `torch.autograd.graph.region_activation_memory_budget`. If regions of the graph differ, it is 1, and theirs follow.
     """
-    return _budget.get()
+    return _budgets.get()
 
 
 def torchs_budget_setting() -> float:

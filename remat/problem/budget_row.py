@@ -1,0 +1,38 @@
+"""Describes a budget of some of the values of a problem: a row of its program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from remat.errors import InvalidProblem
+from remat.facts.columns import BoolArray, FrozenColumns, bool_column, is_whole
+
+
+@dataclass(frozen=True, eq=False)
+class BudgetRow(FrozenColumns):
+    """Limits the bytes that are saved of some of n values; raises `InvalidProblem` for what is no such limit.
+
+    Attributes:
+        name: what the values are, for messages.
+        values: (n,) the values.
+        bytes: the most of their bytes that may be saved on the device.
+    """
+
+    name: str
+    values: BoolArray
+    bytes: int
+
+    def __post_init__(self) -> None:
+        label, limit = f"the budget of {self.name!r}", self.bytes
+        if not is_whole(limit) or limit < 0:
+            raise InvalidProblem(f"{label} must be a non-negative integer, got {limit!r}")
+        object.__setattr__(self, "bytes", int(limit))
+        object.__setattr__(self, "values", bool_column(label, self.values, len(self.values), InvalidProblem))
+
+
+def checked_rows(label: str, rows: tuple[Any, ...], length: int) -> tuple[BudgetRow, ...]:
+    """Returns rows over `length` values, each checked again; raises an `InvalidProblem` that begins with `label`."""
+    if type(rows) is not tuple or any(type(row) is not BudgetRow or len(row.values) != length for row in rows):
+        raise InvalidProblem(f"{label} must be a tuple of remat.plugin.BudgetRow of {length} values, got {rows!r}")
+    return tuple(BudgetRow(row.name, row.values, row.bytes) for row in rows)

@@ -1,0 +1,43 @@
+"""Lists what a problem may have that not every solver, file or search takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from remat.errors import UnsupportedProblem
+
+if TYPE_CHECKING:
+    from remat.problem.problem import Problem
+
+
+class Feature(Enum):
+    """Lists what a problem or a caller may require of a solver. The value of each member is its text."""
+
+    BUDGET = "a byte budget"
+    OFFLOAD = "offloading"
+    TIME_LIMIT = "a time limit"
+    TIED = "tied values"
+    ROWS = "budgets of some values"
+
+
+ONE_BUDGET = frozenset({Feature.BUDGET, Feature.OFFLOAD})
+"""What a search takes that knows only one budget, of all values."""
+
+
+def features_of(problem: Problem) -> tuple[Feature, ...]:
+    needs = {
+        Feature.BUDGET: problem.budget_bytes is not None,
+        Feature.OFFLOAD: problem.offload is not None,
+        Feature.TIED: problem.tied is not None,
+        Feature.ROWS: bool(problem.rows),
+    }
+    return tuple(feature for feature, needed in needs.items() if needed)
+
+
+def check_features(features: Iterable[Feature], who: str, taken: Collection[Feature] = (), advice: str = "") -> None:
+    """Raises an `UnsupportedProblem` that begins with `who` and ends with an advice, if a feature is not taken."""
+    for feature in features:
+        if feature not in taken:
+            raise UnsupportedProblem(f"{who} does not support {feature.value}{advice}")
