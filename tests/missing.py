@@ -16,6 +16,12 @@ MISSING: dict[str, dict[str, str]] = {
             "what they replace; without a gradient, too"
         ),
         "test_the_budget_of_a_region_becomes_ours": "torch 2.11 has no `region_activation_memory_budget`",
+        "test_regions_that_the_model_marks_have_their_own_budgets[(0.2, 1.0)]": "as above",
+        "test_regions_that_the_model_marks_have_their_own_budgets[(0.2, 0.5)]": "as above",
+        "test_regions_that_the_model_marks_have_their_own_budgets[(0.2, None)]": "as above",
+        "test_regions_that_the_model_marks_have_their_own_budgets[(None, 0.2)]": "as above",
+        "test_marks_are_part_of_the_key_of_torchs_cache": "as above",
+        "test_marks_beside_a_cost_model_are_ignored_with_a_warning": "as above",
         "test_random_plans_through_inductor[dropout]": (
             "`reorder_for_peak_memory` of torch 2.11 may swap two draws of random numbers, which are then not eager's; "
             "without it gradients are"
