@@ -73,6 +73,8 @@ class MemoryBudget(CostModel):
     regions: Mapping[str, float | int | str] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.regions, Mapping):  # a later change of the caller's mapping changes nothing here
+            object.__setattr__(self, "regions", {**self.regions})
         find_estimator(self.estimator)  # an unknown name raises here, where the user typed it
         _ = self.amount  # and so does a budget that cannot be parsed
         if not isinstance(self.budget, str):  # NumPy's integers overflow silently, and their repr differs
@@ -115,6 +117,10 @@ class MemoryBudget(CostModel):
         limit = saved_limit(graph, problem, self.amount)
         parts = [(str(part), computed_in(graph, part), amount) for part, amount in self._region_amounts.items()]
         return replace(terms, budget_bytes=limit, rows=rows_of(graph, problem, parts, limit) if parts else ())
+
+    @property
+    def row_limits(self) -> tuple[int | Fraction, ...]:
+        return tuple(self._region_amounts.values())
 
     @property
     def _region_amounts(self) -> dict[str, int | Fraction]:

@@ -20,6 +20,7 @@ MISSING: dict[str, dict[str, str]] = {
         "test_regions_that_the_model_marks_have_their_own_budgets[(0.2, 0.5)]": "as above",
         "test_regions_that_the_model_marks_have_their_own_budgets[(0.2, None)]": "as above",
         "test_regions_that_the_model_marks_have_their_own_budgets[(None, 0.2)]": "as above",
+        "test_marks_that_differ_fall_back_to_pytorchs_plan": "as above",
         "test_marks_are_part_of_the_key_of_torchs_cache": "as above",
         "test_marks_beside_a_cost_model_are_ignored_with_a_warning": "as above",
         "test_random_plans_through_inductor[dropout]": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from remat.answer.solution import FlowCertificate
 from remat.errors import CertificateRejected, InvalidProblem
 from remat.improve.joint_budget import union_problem
 from remat.improve.subproblem import Subproblem
-from remat.plugin import BudgetRow, Feature, Solver
+from remat.plugin import BudgetRow, ClaimedBound, Feature, Solution, Solver, Termination, TerminationReason
 from remat.problem.mps_file import write_mps
 from remat.testing import problems
 from solvers import CPSAT
@@ -193,3 +194,22 @@ def test_several_calls_share_no_budget_where_values_have_their_own() -> None:
     for parts in ([part, part], [replace(part, times=2)]):
         with pytest.raises(UnsupportedProblem, match="a budget that several calls share does not support budgets of"):
             union_problem(parts)
+
+
+class Denying(Solver):
+    """Claims that there is no plan."""
+
+    name: ClassVar[str] = "denying"
+    features: ClassVar[frozenset[Feature]] = frozenset({Feature.ROWS})
+
+    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
+        del problem, time_limit_s
+        return Solution(None, None, Termination(TerminationReason.INFEASIBLE), ClaimedBound(self.name), self.name)
+
+
+def test_that_one_row_is_infeasible_is_not_believed_without_proof() -> None:
+    """Only of several budgets together may a solver claim it: of one, a flow has found a plan."""
+    with pytest.raises(CertificateRejected, match="denying claims INFEASIBLE"):
+        solve(two_parts(AB(8)), Denying())
+    with pytest.raises(Infeasible, match=r"every budget \('ab', 'cd'\), says denying"):
+        solve(two_parts(AB(8), CD(8)), Denying())

@@ -77,10 +77,10 @@ def saved_in(graph: Graph, plan: Plan | None) -> Counter[str]:
     return found
 
 
-def kept(step: Any, model: nn.Module) -> Counter[str]:
+def kept(step: Any, model: nn.Module, x: Tensor = X) -> Counter[str]:
     """What autograd keeps of each part, by the widths of the tensors."""
     found: Counter[str] = Counter()
-    for tensor in saved_activations(step, model, X)[1].each:
+    for tensor in saved_activations(step, model, x)[1].each:
         found["vision" if tensor.shape[-1] in (VISION, 2 * VISION) else "decoder"] += tensor.bytes
     return found
 
@@ -201,6 +201,22 @@ def test_autograd_keeps_no_more_of_a_part_than_its_budget(budget: float | str, c
     torch.testing.assert_close(gradients(step, model), gradients(model, model))
 
 
+def test_a_budget_in_bytes_holds_for_larger_batches() -> None:
+    torch.compiler.reset()
+    model, limit = TwoParts(), default_in("vision") // 2
+    cost_model = MemoryBudget(1.0, regions={"vision": limit})
+    step = remat.compile(model, cost_model=cost_model, codegen=False, dynamic=True)
+    for times in (1, 3, 9):
+        assert kept(step, model, X.repeat(times, 1))["vision"] <= limit
+
+
+def test_a_mapping_that_changes_later_changes_no_budget() -> None:
+    regions = {"vision": "20%"}
+    budget = MemoryBudget(1.0, regions=regions)
+    regions["vision"] = "100%"
+    assert budget == MemoryBudget(1.0, regions={"vision": "20%"})
+
+
 def test_several_graphs_share_shares_and_no_bytes() -> None:
     torch.compiler.reset()
     model = TwoParts(breaks=True)
@@ -226,6 +242,16 @@ def test_regions_that_the_model_marks_have_their_own_budgets(marks: tuple[float 
         assert found[part] <= limit
     assert sum(found.values()) < sum(kept(free, plain).values())
     torch.testing.assert_close(gradients(step, model), gradients(plain, plain))
+
+
+def test_marks_that_differ_fall_back_to_pytorchs_plan() -> None:
+    torch.compiler.reset()
+    model, plain = TwoParts((0.2, 1.0)), TwoParts()
+    plain.load_state_dict(model.state_dict())
+    step = remat.compile(model, solver="knapsack-dp", on_error="fallback", codegen=False)
+    with pytest.warns(UserWarning, match="falls back to PyTorch's partitioner"):
+        ours = gradients(step, model)
+    torch.testing.assert_close(ours, gradients(plain, plain))
 
 
 def test_marks_are_part_of_the_key_of_torchs_cache() -> None:

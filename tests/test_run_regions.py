@@ -301,14 +301,51 @@ class Drawing(nn.Module):
         return self.second(self.first(x * torch.rand(x.shape, generator=self.generator))).sin()
 
 
+class Scaling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class ScalingLayer(nn.Module):
+    """A layer that writes what a part of it reads, which may be saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Scaling(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.first.scale += 1
+        return self.second(self.first(x.sin())).sin()
+
+
+class Normalizing(nn.Module):
+    """A layer that reads the running statistics that it updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)) * self.second.running_var
+
+
 @pytest.mark.parametrize(
     ("layer", "why"),
-    [(Counting(reads=True), r"aten\.add_.* overwrites a buffer .* reads"), (Drawing(), "Generator of its own")],
+    [
+        (Counting(reads=True), r"aten\.add_.* overwrites a buffer .* reads"),
+        (ScalingLayer(), r"aten\.add_.* overwrites a buffer .* that the backward pass reads"),
+        (Normalizing(), r"aten\.native_batch_norm.* overwrites a buffer .* that aten\.mul.* reads"),
+        (Drawing(), r"draws from a torch\.Generator"),
+    ],
 )
 def test_a_layer_that_would_compute_something_else_when_it_runs_again_is_refused(layer: nn.Module, why: str) -> None:
-    model = nn.ModuleList([layer])
+    model, x = nn.ModuleList([layer]), torch.randn(4, 8, requires_grad=True)
     with Regions(("0",), ("0.first",), ("0.second",)).apply(model), pytest.raises(CaptureError, match=why):
-        model[0](torch.ones(2, 8))
+        model[0](x)
 
 
 def test_a_layer_may_update_a_buffer_that_it_does_not_read() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from remat.errors import InvalidProblem
 from remat.facts.columns import BoolArray, FrozenColumns, bool_column, is_whole
 
@@ -25,6 +27,8 @@ class BudgetRow(FrozenColumns):
 
     def __post_init__(self) -> None:
         label, limit = f"the budget of {self.name!r}", self.bytes
+        if not isinstance(self.name, str) or not isinstance(self.values, list | np.ndarray):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidProblem(f"{label} must have a text as its name, and a mask of values, got {self.values!r}")
         if not is_whole(limit) or limit < 0:
             raise InvalidProblem(f"{label} must be a non-negative integer, got {limit!r}")
         object.__setattr__(self, "bytes", int(limit))

@@ -197,6 +197,11 @@ class CostModel(ABC):
         """Returns whether there are any limits of memory."""
         return bool(self.saved_limits or self.limits_peak)
 
+    @property
+    def row_limits(self) -> tuple[int | Fraction, ...]:
+        """Returns the limits of `Terms.rows`: bytes, or fractions of what PyTorch's default plan saves there."""
+        return ()
+
     def pose(self, graph: Graph) -> Problem:
         """Returns the problem over the values that the forward pass can compute.
 
@@ -262,6 +267,10 @@ class Sum(CostModel):
     @property
     def saved_limits(self) -> tuple[int | Fraction, ...]:
         return tuple(limit for part in self.parts for limit in part.saved_limits)
+
+    @property
+    def row_limits(self) -> tuple[int | Fraction, ...]:
+        return tuple(limit for part in self.parts for limit in part.row_limits)
 
     @property
     def peak_limits(self) -> tuple[int | Fraction, ...]:

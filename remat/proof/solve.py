@@ -76,9 +76,14 @@ def solve(
         raise type(error)(f"the answer of {algorithm!r} is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
-    if solution.termination.reason is TerminationReason.INFEASIBLE and (problem.tied is not None or problem.rows):
+    only_claimed = (
+        problem.tied is not None or len(problem.budgets) > 1
+    )  # of one budget, `check_budget` has found a plan
+    if solution.termination.reason is TerminationReason.INFEASIBLE and only_claimed:
         if throw:
-            raise Infeasible(f"no plan keeps every budget, and every tied group as a whole, says {solution.solver}")
+            rows = ", ".join(repr(row.name) for row in problem.rows)
+            ties = "" if problem.tied is None else " and decides alike about tied values"
+            raise Infeasible(f"no plan keeps every budget{rows and f' ({rows})'}{ties}, says {solution.solver}")
         return solution
     if solution.termination.reason is TerminationReason.INFEASIBLE:
         raise CertificateRejected(f"{algorithm.name} claims INFEASIBLE, but no rule stands in the way of a plan")

@@ -1,8 +1,7 @@
-"""Converts a plan to a selective checkpoint policy, for models that are not compiled.
+"""Applies decisions about whole modules to models that are not compiled: `remat.choose_regions`.
 
-Eager PyTorch runs other operators than those of the joint graph. `recording` lists the operators that run, `expansion`
-decomposes each one like the compiler, `correspondence` finds the joint graph's values among the pieces, and `policy`
-answers `torch.utils.checkpoint` for each operator.
+`regions` is what users see; `region_contexts` keeps what saved modules compute while `torch.utils.checkpoint` runs
+their layer again; `torch_remat_regions` marks the same modules for Meta's `torch_remat`.
 
-This package imports `remat.pytorch.read` and `.seam`, and the rest of `remat`. Begin reading in `selective`.
+This package imports `remat.pytorch.read` and `.seam`, and the rest of `remat`. Begin reading in `regions`.
 """

@@ -33,6 +33,7 @@ from remat.pytorch.seam.torch_names import (
     tree_leaves,
     tree_map,
     tree_unflatten,
+    updates_statistics,
     writes_to,
     written_arguments,
 )
@@ -131,9 +132,10 @@ class _Forward(TorchDispatchMode):
         self._made: set[int] = set()  # storages that saved regions made; `calls` holds them, so no number is reused
         self._read: set[int] = set()
         self._read_next: set[int] = set()  # by operators that run again if autograd keeps anything after them
-        # Storages of the layer; and which operators that run again read or write others, such as buffers.
-        self._own: set[int] = set()
-        self._outside_readers, self._outside_writers = dict[int, Any](), dict[int, Any]()
+        self._own: set[int] = set()  # storages that the layer made
+        # Others, such as buffers: what reads them when the layer runs again, and what writes to them.
+        self._readers, self._kept_by_autograd = dict[int, Any](), dict[int, Any]()
+        self._writers, self._statistics = dict[int, Any](), dict[int, Any]()
         pack, unpack = saved_tensors_hooks_in_force(False)
         self._hooks = saved_tensors_hooks(self._packing(pack), unpack)
 
@@ -162,7 +164,7 @@ class _Forward(TorchDispatchMode):
         own = _storages(leaves)  # nothing for sparse tensors, which have no storage
         is_view = not written and bool(own) and own <= taken and all(map(_is_tensor, leaves))
         is_saved = self._policy.is_saved(func)
-        self._own |= own - taken
+        self._own |= own if func is torch.ops.aten.lift_fresh.default else own - taken  # a literal of the layer
         is_read = written & (self._read | self._read_next)
         if is_saved and not is_view and written <= self._made and not is_read:
             self._made |= own - taken
@@ -177,30 +179,40 @@ class _Forward(TorchDispatchMode):
             )
         if not is_view:
             self._read_next |= taken & self._made
-            self._refuse_unrepeatable(func, (args, kwargs), taken - written - self._own, written - self._own)
+            if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
+                raise CaptureError(
+                    f"{func} draws from a torch.Generator, and might draw other numbers when its layer runs again: "
+                    f"pass no generator, or draw outside of the layer"
+                )
+            if updates_statistics(func) and argument_of(func, args, kwargs, "training"):
+                statistics = _storages([argument_of(func, args, kwargs, f"running_{of}") for of in ("mean", "var")])
+                self._statistics |= dict.fromkeys(statistics, func)
+                taken -= statistics
+            self._readers |= dict.fromkeys(taken - written - self._own, func)
+            self._writers |= dict.fromkeys(written - self._own, func)
+            self._refuse_unrepeatable()
         return result
 
-    # Torch puts its default generators back before a recomputation, and nothing else.
-    def _refuse_unrepeatable(self, func: Any, arguments: Any, read: set[int], written: set[int]) -> None:
-        if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves(arguments)):
-            raise CaptureError(
-                f"{func} draws from a torch.Generator of its own, and would draw other numbers when its layer runs "
-                f"again: draw from the default generator, or outside of the layer"
-            )
-        self._outside_readers |= dict.fromkeys(read, func)
-        self._outside_writers |= dict.fromkeys(written, func)
-        for storage in self._outside_readers.keys() & self._outside_writers.keys():
-            raise CaptureError(
-                f"{self._outside_writers[storage]} overwrites a buffer or an argument of its layer that "
-                f"{self._outside_readers[storage]} reads, and would read with its new contents when the layer runs "
-                f"again: move the write out of the layer"
-            )
+    # Autograd also keeps the running statistics of a batch normalization in training, but its backward pass does not
+    # read them.
+    def _refuse_unrepeatable(self) -> None:
+        for writers in (self._writers, self._statistics):
+            readers = self._readers if writers is self._statistics else self._kept_by_autograd | self._readers
+            for storage in readers.keys() & writers.keys():
+                raise CaptureError(
+                    f"{writers[storage]} overwrites a buffer or an argument of its layer that {readers[storage]} "
+                    f"reads, and would read with its new contents when the layer runs again: move the write out of the "
+                    f"layer"
+                )
 
     def _packing(self, pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
         def pack_and_note(tensor: Tensor) -> Any:
             # Numbers of other storages are used again once these are gone.
-            self._read |= self._read_next | (_storages(tensor) & self._made)
+            storages = _storages(tensor)
+            self._read |= self._read_next | (storages & self._made)
             self._read_next.clear()
+            self._kept_by_autograd |= dict.fromkeys(storages - self._own, "the backward pass")
+            self._refuse_unrepeatable()
             return pack(tensor)
 
         return pack_and_note

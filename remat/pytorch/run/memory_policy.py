@@ -32,13 +32,10 @@ from remat.proof.validate import legal_choice
 from remat.pytorch.read.extract import OVERWRITTEN
 from remat.pytorch.read.operators import Operator
 from remat.pytorch.read.traced_step import read_step, seed_of
-from remat.pytorch.seam.torch_names import written_arguments
+from remat.pytorch.seam.torch_names import updates_statistics, written_arguments
 
 _BACKWARD = "autograd_backward"
 """The key in `node.meta` by which the passes that recompute know the nodes of the backward pass."""
-
-_UNDECLARED = tuple(f"aten.{library}_batch_norm.default" for library in ("native", "cudnn", "miopen"))
-"""Operators that write into running statistics, which their schemas do not declare."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +212,7 @@ def _written(graph: Graph, nodes: Mapping[str, fx.Node]) -> BoolArray:
         node = nodes.get(name)
         leaves = [] if node is None else written_arguments(node.target, node.args, node.kwargs)
         targets = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
-        if targets or graph.ops[v] in _UNDECLARED:
+        if targets or (node is not None and updates_statistics(node.target)):
             written[[v, *(graph.index[target.name] for target in targets)]] = True
     written = graph.owners(written)[graph.base]
     reads = np.zeros(len(graph), np.bool_)

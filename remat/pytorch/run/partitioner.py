@@ -53,7 +53,7 @@ from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
-from remat.pytorch.seam.torch_partitioner import torchs_budget, torchs_budget_setting, torchs_partition
+from remat.pytorch.seam.torch_partitioner import hide_marks, torchs_budget, torchs_budget_setting, torchs_partition
 
 OnError = Literal["raise", "fallback"]
 
@@ -143,6 +143,7 @@ class Partitioner(CustomPartitionerFn):
                 under_way.compiled_graph = None
             with suppress(Exception):  # PyTorch's gradients may be wrong without it, but it may be what failed
                 keep_old_values(untouched)
+            hide_marks(untouched)  # torch would refuse budgets of regions that differ
             return torchs_partition(untouched, joint_inputs, **kwargs)
 
     def _split(

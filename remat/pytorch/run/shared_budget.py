@@ -162,7 +162,7 @@ class SharedBudget:
             try:
                 return self._within(part, room, copy_stream)
             except RematError:
-                if room == limit:  # nothing else is alive
+                if room == limit or part.problem.rows:  # nothing else is alive, or the least plan may break rows
                     raise
         return ChosenPlan(part.smallest_choice.plan(part.problem), "least saved")
 

@@ -55,6 +55,8 @@ has_symbolic_shape: Any = attrgetter("_has_symbolic_sizes_strides")
 torch_functions_disabled: Any = torch._C.DisableTorchFunctionSubclass
 """Within it, queries of a fake tensor take half the time, because torch skips the check for overrides."""
 
+_BATCH_NORMS = frozenset(f"aten.{library}_batch_norm.default" for library in ("native", "cudnn", "miopen"))
+
 
 def is_overload(operator: object) -> bool:
     """Returns whether an object is an operator of `torch.ops` with fixed argument types, such as `aten.add.Tensor`."""
@@ -81,6 +83,11 @@ def written_arguments(operator: object, args: Sequence[Any], kwargs: Mapping[str
         return []
     names = [argument.name for argument in schema_of(operator).arguments if argument.is_write]
     return tree_leaves([argument_of(operator, args, kwargs, name) for name in names])
+
+
+def updates_statistics(operator: object) -> bool:
+    """Returns whether an operator may write into running statistics, which its schema does not declare."""
+    return str(operator) in _BATCH_NORMS
 
 
 def is_mutable(operator: object) -> bool:

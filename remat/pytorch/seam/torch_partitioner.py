@@ -48,7 +48,7 @@ def partition(
         finally:
             _budgets.reset(token)
 
-    _hide_marks(joint_module)
+    hide_marks(joint_module)
     # All random operators get their seeds from one operator, which has no mark of selective checkpointing up to torch
     # 2.13. In 2.15 it has the mark of the first random operator; recomputed, it would return other seeds.
     seeds_operator = internals("torch._inductor.inductor_prims").seeds
@@ -65,8 +65,8 @@ def region_budgets(graph_module: fx.GraphModule) -> dict[fx.Node, float]:
     return {node: of_node[_KEY] for node, of_node in notes.items() if _KEY in of_node}
 
 
-# Torch refuses budgets that differ, or that leave a part of a graph unmarked; it looks for them in "custom" only.
-def _hide_marks(joint_module: fx.GraphModule) -> None:
+def hide_marks(joint_module: fx.GraphModule) -> None:
+    """Moves budgets of regions out of "custom", where torch looks for them: it refuses budgets that differ."""
     for node, budget in region_budgets(joint_module).items():
         others = {name: note for name, note in node.meta["custom"].items() if name != _KEY}
         node.meta.update({"custom": others, _KEY: budget})
