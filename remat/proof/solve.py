@@ -82,7 +82,7 @@ def solve(
     if solution.termination.reason is TerminationReason.INFEASIBLE and only_claimed:
         if throw:
             rows = ", ".join(repr(row.name) for row in problem.rows)
-            ties = "" if problem.tied is None else " and decides alike about tied values"
+            ties = "" if problem.tied is None else ", and every tied group as a whole"
             raise Infeasible(f"no plan keeps every budget{rows and f' ({rows})'}{ties}, says {solution.solver}")
         return solution
     if solution.termination.reason is TerminationReason.INFEASIBLE:
