@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from remat import Graph, GraphBuilder
 from remat.predict.time import DeviceProfile
 
@@ -9,6 +11,22 @@ SLOW_LINK = DeviceProfile(
     "toy", {"float32": 1e9}, 1e9, 1000.0, source="made up", host_bytes_per_s=1e8, host_latency_ns=50.0
 )
 """A byte takes a nanosecond to read or write, and ten to copy to the host."""
+
+
+def with_backward(g: GraphBuilder, names: list[str], modules: dict[str, str]) -> Graph:
+    """Builds the graph of a chain: the backward pass reads all values but the input, the last one first.
+
+    Args:
+        names: the input, and what is computed from it; the last one is the output.
+        modules: the path of the module that computes each value.
+    """
+    g.output(names[-1])
+    late = g.tangent("dy", bytes=8)
+    for name in reversed(names[1:]):
+        late = g.op("mul", late, name, bytes=8)
+    g.gradient(late)
+    graph = g.build()
+    return replace(graph, modules=tuple(modules.get(name, "") for name in graph.names))
 
 
 def cosines(size: int = 4 * 2**20) -> Graph:

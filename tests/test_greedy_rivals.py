@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+from examples import with_backward
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,13 +84,7 @@ def layers(count: int = 2) -> Graph:
         end = g.op("down", out, bytes=8, flops=10**12, compute_bound=True)
         where |= dict.fromkeys((up, cheap, pair, out, sums, end), f"net.{layer}")
         names += [cheap, out, sums, end]
-    g.output(names[-1])
-    late = g.tangent("dy", bytes=8)
-    for name in reversed(names[1:]):
-        late = g.op("mul", late, name, bytes=8)
-    g.gradient(late)
-    graph = g.build()
-    return replace(graph, modules=tuple(where.get(name, "") for name in graph.names))
+    return with_backward(g, names, where)
 
 
 def candidates_of(graph: Graph) -> tuple[Candidates, BoolArray]:
@@ -176,6 +171,12 @@ def worst(way: str, costs: str) -> tuple[str, str]:
     return f"{max(lost):.1%}", f"{row['case']} at {row['share']}"
 
 
+def losses_told(way: str, costs: str) -> str:
+    """The median and the worst row, as the tables of the page say them."""
+    most, where = worst(way, costs)
+    return f"{statistics.median(losses(way, costs)):.2%} | {most} ({where})"
+
+
 def gains(way: str, other: str) -> list[float]:
     """What one answer costs more than another one, as a part of the step."""
     return [loss(row, way, "independent") - loss(row, other, "independent") for row in ROWS]
@@ -203,9 +204,8 @@ def test_the_page_of_greedy_has_the_losses_of_each_answer() -> None:
         "dp knapsack": "PyTorch's `dp_knapsack` | common",
     }
     for way, label in knapsacks.items():
-        lost, (most, where) = losses(way, "independent"), worst(way, "independent")
-        near = sum(each <= 0.001 for each in lost)
-        assert f"| {label} | {statistics.median(lost):.2%} | {most} ({where}) | {near} |" in lines
+        near = sum(each <= 0.001 for each in losses(way, "independent"))
+        assert f"| {label} | {losses_told(way, 'independent')} | {near} |" in lines
     plans = {
         "greedy": "greedy of the pull request",
         "ilp": "ILP, uniform",
@@ -217,10 +217,9 @@ def test_the_page_of_greedy_has_the_losses_of_each_answer() -> None:
         "choose": "`remat.choose`",
     }
     for way, label in plans.items():
-        lost, (most, where) = losses(way, "whole"), worst(way, "whole")
         steps = [row["step"][way] for row in ROWS]
         ends = f"{statistics.median(steps):+.1%} | {max(steps):+.1%}"
-        assert f"| {label} | {statistics.median(lost):.2%} | {most} ({where}) | {ends} |" in lines
+        assert f"| {label} | {losses_told(way, 'whole')} | {ends} |" in lines
 
 
 def test_the_sentences_about_greedy_follow_from_the_rows() -> None:

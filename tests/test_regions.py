@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 from depth import deep
+from examples import with_backward
 
 import remat
 from experiments.models.zoo import gpt2
@@ -37,13 +38,7 @@ def chain(layers: int = 3, seed: int = 0) -> Graph:
             cheap = g.op("gelu", product, bytes=int(draw.integers(1, 9)))
             where |= {product: f"net.{layer}.{module}", cheap: f"net.{layer}" if module == "d" else f"net.{layer}.b"}
             names += [product, cheap]
-    g.output(names[-1])
-    late = g.tangent("dy", bytes=8)
-    for name in reversed(names[1:]):
-        late = g.op("mul", late, name, bytes=8)
-    g.gradient(late)
-    graph = g.build()
-    return replace(graph, modules=tuple(where.get(name, "") for name in graph.names))
+    return with_backward(g, names, where)
 
 
 def every_decision(regions: RegionProblem) -> dict[tuple[bool, ...], tuple[int, int]]:

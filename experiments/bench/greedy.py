@@ -86,10 +86,10 @@ def compare(graph: Graph, name: str, shares: Sequence[float] = SHARES) -> Iterat
     for share in shares:
         room = int(share * (most - least))
         problem = replace(free, budget_bytes=least + room)
-        kept = _kept(candidates, room, share)
+        answers = _knapsack_answers(candidates, room, share)
         pooled = knapsack(candidates.times_ns, candidates.sizes_bytes, room)
-        kept["exact"] = _saved(pooled, answer := remat.solve(pooled))
-        plans = {way: candidates.saved(keeps, stays) for way, keeps in kept.items()}
+        answers["exact"] = _saved(pooled, optimum := remat.solve(pooled))
+        plans = {way: candidates.saved(keeps, stays) for way, keeps in answers.items()}
         found = _aware(graph, problem, candidates, stays)
         best, begin = found["best"], time.process_time()
         chosen = remat.choose(graph, replace(model, budget=least + room))
@@ -104,16 +104,16 @@ def compare(graph: Graph, name: str, shares: Sequence[float] = SHARES) -> Iterat
             "budget_bytes": least + room,
             "default_ns": round(default_ns),
             "candidates": len(candidates.values),
-            "independent": {way: candidates.cost(keeps) for way, keeps in kept.items()} | {"bound": answer.bound},
+            "independent": {way: candidates.cost(keeps) for way, keeps in answers.items()} | {"bound": optimum.bound},
             "whole": {way: choice.cost(free) for way, choice in choices.items()} | {"bound": best.bound},
             "step": {way: round(predictor.ns(saved) / default_ns - 1, 6) for way, saved in plans.items()},
             "over": {way: one.saved_bytes(free) - least - room for way, one in choices.items()},
             "seconds": {"best": round(best.solve_time_s, 2), "choose": round(choose_s, 1)},
-            **({"layer": _layer(graph, free, candidates, stays, kept)} if (name, share) == EXAMPLE else {}),
+            **({"layer": _layer(graph, free, candidates, stays, answers)} if (name, share) == EXAMPLE else {}),
         }
 
 
-def _kept(candidates: Candidates, room: int, share: float) -> dict[str, BoolArray]:
+def _knapsack_answers(candidates: Candidates, room: int, share: float) -> dict[str, BoolArray]:
     times, sizes, uniform = candidates.times_ns, candidates.sizes_bytes, candidates.uniform(room)
     return {
         "greedy": candidates.spend(greedy, uniform),
@@ -131,9 +131,9 @@ def by_ratio(times: IntArray, sizes: IntArray, budget_bytes: int) -> BoolArray:
 
 
 def _mask(result: tuple[float, list[int], list[int]], count: int) -> BoolArray:
-    kept = np.zeros(count, np.bool_)
-    kept[result[1]] = True
-    return kept
+    mask = np.zeros(count, np.bool_)
+    mask[result[1]] = True
+    return mask
 
 
 def _aware(graph: Graph, problem: Problem, candidates: Candidates, stays: BoolArray) -> dict[str, Solution]:
@@ -166,7 +166,7 @@ def _saved(owner: Problem | Graph, solution: Solution) -> BoolArray:
 
 
 def _layer(
-    graph: Graph, problem: Problem, candidates: Candidates, stays: BoolArray, kept: dict[str, BoolArray]
+    graph: Graph, problem: Problem, candidates: Candidates, stays: BoolArray, answers: dict[str, BoolArray]
 ) -> list[list[Any]]:
     """Lists the candidates of the second layer: operator, module, bytes, time, the time if it alone goes, who keeps it.
 
@@ -180,7 +180,7 @@ def _layer(
         others[i] = False
         alone = _choice(graph, problem, candidates.saved(others, stays)).cost(problem) - base
         maker = candidates.makers[i]
-        who = [bool(kept[way][i]) for way in ("greedy", "by ratio", "ilp")]
+        who = [bool(answers[way][i]) for way in ("greedy", "by ratio", "ilp")]
         path = graph.modules[maker].removeprefix(layer_path(graph.modules[maker]) + ".")
         sizes = int(candidates.sizes_bytes[i]), int(candidates.times_ns[i])
         found.append([graph.ops[maker], path, *sizes, alone, *who])

@@ -124,10 +124,11 @@ def greedy(times: IntArray, sizes: IntArray, budget_bytes: int) -> BoolArray:
 
 def exact(times: IntArray, sizes: IntArray, budget_bytes: int) -> BoolArray:
     """Solves the integer program of one layer."""
-    solution = remat.solve(knapsack(times, sizes, budget_bytes), "cpsat")
+    problem = knapsack(times, sizes, budget_bytes)
+    solution = remat.solve(problem, "cpsat")
     assert solution.is_optimal
     assert solution.plan is not None
-    return remat.Choice.from_plan(knapsack(times, sizes, budget_bytes), solution.plan).saved
+    return remat.Choice.from_plan(problem, solution.plan).saved
 
 
 def knapsack(times: IntArray, sizes: IntArray, budget_bytes: int) -> Problem:

@@ -36,8 +36,10 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
     return tuple(feature for feature, needed in needs.items() if needed)
 
 
-def check_features(features: Iterable[Feature], who: str, taken: Collection[Feature] = (), advice: str = "") -> None:
-    """Raises an `UnsupportedProblem` that begins with `who` and ends with an advice, if a feature is not taken."""
+def check_features(
+    features: Iterable[Feature], who: str, supported: Collection[Feature] = (), advice: str = ""
+) -> None:
+    """Raises an `UnsupportedProblem` that begins with `who` and ends with `advice` for what is not supported."""
     for feature in features:
-        if feature not in taken:
+        if feature not in supported:
             raise UnsupportedProblem(f"{who} does not support {feature.value}{advice}")

@@ -76,10 +76,9 @@ def solve(
         raise type(error)(f"the answer of {algorithm!r} is wrong: {error}") from None
     plan = None if solution.plan is None else replace(solution.plan, graph=Deferred(lambda: problem.signature))
     solution = replace(solution, plan=plan, is_proven=is_proven, solve_time_s=solve_time_s)
-    only_claimed = (
-        problem.tied is not None or len(problem.budgets) > 1
-    )  # of one budget, `check_budget` has found a plan
-    if solution.termination.reason is TerminationReason.INFEASIBLE and only_claimed:
+    # Of one budget without ties, `check_budget` has found a plan.
+    may_be_infeasible = problem.tied is not None or len(problem.budgets) > 1
+    if solution.termination.reason is TerminationReason.INFEASIBLE and may_be_infeasible:
         if throw:
             rows = ", ".join(repr(row.name) for row in problem.rows)
             ties = "" if problem.tied is None else ", and every tied group as a whole"

@@ -158,7 +158,8 @@ class _Forward(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func in never_asked_about:
             return result
-        taken = _storages((args, kwargs))
+        arguments = tree_leaves((args, kwargs))
+        taken = _storages(arguments)
         written = _storages(written_arguments(func, args, kwargs))
         leaves, structure = tree_flatten(result)
         own = _storages(leaves)  # nothing for sparse tensors, which have no storage
@@ -179,7 +180,7 @@ class _Forward(TorchDispatchMode):
             )
         if not is_view:
             self._read_next |= taken & self._made
-            if any(isinstance(leaf, torch.Generator) for leaf in tree_leaves((args, kwargs))):
+            if any(isinstance(leaf, torch.Generator) for leaf in arguments):
                 raise CaptureError(
                     f"{func} draws from a torch.Generator, and might draw other numbers when its layer runs again: "
                     f"pass no generator, or draw outside of the layer"
@@ -196,8 +197,12 @@ class _Forward(TorchDispatchMode):
     # Autograd also keeps the running statistics of a batch normalization in training, but its backward pass does not
     # read them.
     def _refuse_unrepeatable(self) -> None:
-        for writers in (self._writers, self._statistics):
-            readers = self._readers if writers is self._statistics else self._kept_by_autograd | self._readers
+        pairs = (
+            (self._readers, self._writers),
+            (self._kept_by_autograd, self._writers),
+            (self._readers, self._statistics),
+        )
+        for readers, writers in pairs:  # most layers write to nothing outside, and nothing is compared then
             for storage in readers.keys() & writers.keys():
                 raise CaptureError(
                     f"{writers[storage]} overwrites a buffer or an argument of its layer that {readers[storage]} "
