@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -149,6 +150,10 @@ def test_files_hold_rows(tmp_path: Path) -> None:
         ]
         assert (read.budget_bytes, read.offload is None) == (budget, offload is None)
         assert solve(read, "exhaustive").objective == solve(problem, "exhaustive").objective
+    document = json.loads((tmp_path / "parts.json").read_text())
+    (tmp_path / "old.json").write_text(json.dumps(document | {"version": 1}))
+    with pytest.raises(InvalidProblem, match='"rows" need version 3, got version 1'):
+        Problem.load(tmp_path / "old.json")
 
 
 def test_an_integer_program_in_a_file_has_the_rows(tmp_path: Path) -> None:

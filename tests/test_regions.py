@@ -7,8 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from depth import deep
 from examples import with_backward
+from torch import nn
 
 import remat
 from experiments.models.zoo import gpt2
@@ -113,6 +115,17 @@ def test_where_nothing_repeats_the_regions_are_the_layers() -> None:
     assert regions.layers == ("net.0.a", "net.0.b", "net.0.d")  # `b.c` is inside `b`
     assert {*regions.names} == {"net.0.a", "net.0.b.c", "net.0.b", "net.0.d"}
     assert dict(zip(regions.names, regions.layer_of, strict=True))["net.0.b.c"] == "net.0.b"
+
+
+def test_blocks_of_a_bare_sequential_are_layers() -> None:
+    blocks = (nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 8), nn.Tanh()) for _ in range(3))
+    model, x = nn.Sequential(nn.Embedding(9, 8), *blocks, nn.Linear(8, 1)), torch.arange(9)
+    chosen = remat.choose_regions(model, x, budget=0.0, regions="layers")
+    assert chosen.layers == ("0", "1", "2", "3", "4")
+    free = remat.choose_regions(model, x, budget=1.0)
+    assert {"1.0", "1.2", "2.0", "2.2"} <= {*free.save_regions, *free.recompute_regions}
+    with chosen.apply(model):
+        model(x).sum().backward()
 
 
 def test_by_default_a_region_is_a_module_that_computes_a_product_itself(gpt: Graph) -> None:

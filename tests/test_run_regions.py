@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,33 @@ def test_a_model_is_as_before_afterwards() -> None:
         assert model.blocks[0].forward is not before
     assert model.blocks[0].forward == before
     assert all("forward" not in module.__dict__ for module in model.modules())
+    first, second = chosen.apply(model), chosen.apply(model)
+    with pytest.raises(InvalidOption, match="undo these first"):
+        first.remove()
+    second.remove()
+    first.remove()
+    assert all("forward" not in module.__dict__ for module in model.modules())
+
+
+def test_a_region_runs_in_its_own_thread() -> None:
+    model, args = gpt()
+    chosen = remat.choose_regions(remat.capture(model, *args), budget=0.5)
+    applied = chosen.apply(model)
+    saved, runs, barrier = chosen.save_regions[0], list[bool](), threading.Barrier(2)
+
+    def inside() -> None:
+        barrier.wait()  # the other thread is in no region
+        barrier.wait()
+
+    def outside() -> None:
+        barrier.wait()
+        runs.append(applied.is_saved(torch.ops.aten.mm.default))
+        barrier.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        for task in [pool.submit(applied.enter(saved, inside)), pool.submit(outside)]:
+            task.result()
+    assert runs == [False]
 
 
 def test_decisions_travel_as_json_that_is_yaml(tmp_path: Path) -> None:

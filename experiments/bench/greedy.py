@@ -46,7 +46,7 @@ from experiments.rivals.greedy import Candidates, equal_layers, exact, greedy, k
 from remat import Choice, Graph, Problem, Solution
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_saved
-from remat.improve.one_liners import every_layer_checkpointed, layer_path
+from remat.improve.one_liners import every_layer_checkpointed, layer_paths
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.torch_knapsack import torch_budget_plans
 from remat.predict.time.known_devices import find_device
@@ -175,13 +175,14 @@ def _layer(
     every = np.ones(len(candidates.values), np.bool_)
     base = _choice(graph, problem, candidates.saved(every, stays)).cost(problem)
     found: list[list[Any]] = []
+    prefixes = layer_paths(graph.modules)
     for i in np.flatnonzero(candidates.layers == 1).tolist():
         others = every.copy()
         others[i] = False
         alone = _choice(graph, problem, candidates.saved(others, stays)).cost(problem) - base
         maker = candidates.makers[i]
         who = [bool(answers[way][i]) for way in ("greedy", "by ratio", "ilp")]
-        path = graph.modules[maker].removeprefix(layer_path(graph.modules[maker]) + ".")
+        path = graph.modules[maker].removeprefix(prefixes[maker] + ".")
         sizes = int(candidates.sizes_bytes[i]), int(candidates.times_ns[i])
         found.append([graph.ops[maker], path, *sizes, alone, *who])
     return found

@@ -16,7 +16,7 @@ import numpy as np
 import remat
 from remat import Graph, Problem
 from remat.facts.columns import BoolArray, IntArray
-from remat.improve.one_liners import layer_path, layers_of
+from remat.improve.one_liners import layer_paths, layers_of
 from remat.plugin import forced_values
 from remat.predict.time import DeviceProfile
 
@@ -151,9 +151,9 @@ def equal_layers(graph: Graph, problem: Problem) -> IntArray:
     layers, settled = layers_of(graph)[_makers(graph)], np.ones(len(graph), np.bool_)
     settled[graph.plannable] = forced_values(problem).not_recomputable | problem.cannot_save.mask
     tied, groups, numbers = np.full(len(graph), -1), dict[object, int](), Counter[object]()
+    prefixes = layer_paths(graph.modules)
     for value in np.flatnonzero((layers >= 0) & ~settled).tolist():
-        path = graph.modules[value]
-        place = path.removeprefix(layer_path(path)), graph.ops[value], int(graph.bytes[value])
+        place = graph.modules[value].removeprefix(prefixes[value]), graph.ops[value], int(graph.bytes[value])
         tied[value] = groups.setdefault((place, numbers[place, layers[value]]), len(groups))
         numbers[place, layers[value]] += 1
     return tied[graph.plannable]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from remat.improve.refine.repeated_layers import repeated_layers
 from remat.improve.torch_knapsack import torch_budget_plans
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")
+_LAYER_OF_ROOT = re.compile(r"^((?:.*?\.)??\d+)(?:\.|$)")
 _OUTSIDE = -1
 _EVERY_LAYER = "every layer checkpointed"
 
@@ -50,10 +52,9 @@ def every_layer_checkpointed(graph: Graph) -> BoolArray | None:
 def layers_of(graph: Graph) -> IntArray:
     """Numbers, for each of n values of the forward pass, the layer that computes it; -1 outside of layers.
 
-    A layer is a module with a number in its path, such as "model.layers.3". A graph without module paths has the blocks
-    that its forward pass repeats.
+    See `layer_paths`. A graph without module paths has the blocks that its forward pass repeats.
     """
-    paths = [layer_path(path) for path in graph.modules]
+    paths = layer_paths(graph.modules)
     if not any(paths):
         return repeated_layers(graph)
     numbers = {path: number for number, path in enumerate(dict.fromkeys(filter(None, paths)))}
@@ -61,14 +62,25 @@ def layers_of(graph: Graph) -> IntArray:
     return np.where(graph.in_forward & ~graph.input, layers, _OUTSIDE)
 
 
-def layer_path(path: str) -> str:
-    """Returns the path of the layer that contains a module, or is it; "" if none does.
+def layer_paths(paths: Sequence[str]) -> list[str]:
+    """Returns for each module, by its path, the path of the layer that contains it, or is it; "" if none does.
 
-    >>> layer_path("model.layers.3.mlp.up"), layer_path("model.head")
-    ('model.layers.3', '')
+    A layer is a module with a number in its path. The modules of a bare `nn.Sequential` are layers if two of them
+    contain the same modules.
+
+    >>> layer_paths(["model.layers.3.mlp.up", "model.head"])
+    ['model.layers.3', '']
+    >>> layer_paths(["0.mlp.0", "0.mlp.2", "1.mlp.0", "1.mlp.2"]), layer_paths(["0.0", "0.1", "1"])
+    (['0', '0', '1', '1'], ['0.0', '0.1', ''])
     """
-    match = _LAYER.match(path)
-    return match.group(1) if match else ""
+    inside: defaultdict[str, set[str]] = defaultdict(set)
+    for path in dict.fromkeys(paths):
+        first, _, rest = path.partition(".")
+        if first.isdigit() and rest:
+            inside[first].add(rest)
+    repeats = len({*map(frozenset, inside.values())}) < len(inside)
+    matches = map((_LAYER_OF_ROOT if repeats else _LAYER).match, paths)
+    return [match.group(1) if match else "" for match in matches]
 
 
 def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:

@@ -24,7 +24,7 @@ from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.facts.module_paths import matching, with_parents
 from remat.facts.uses import propagate_to_operands
-from remat.improve.one_liners import checkpointed, layer_path
+from remat.improve.one_liners import checkpointed, layer_paths
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.roofline import Roofline
 from remat.problem.feasibility import forced_values
@@ -83,8 +83,10 @@ class RegionProblem:
             raise InvalidOption("regions are modules, and this graph does not know its modules: capture a module")
         runs: list[bool] = (graph.with_elements(graph.in_forward) & ~graph.leaf).tolist()
         paths = [path if run else "" for path, run in zip(graph.modules, runs, strict=True)]
-        repeats = len({layer_path(path) for path in paths} - {""}) > 1
-        find_layer: Callable[[str], str] = layer_path if repeats else lambda path: path
+        modules = {module: None for path in dict.fromkeys(paths) for module in with_parents(path)}
+        layers_by_module = dict(zip(modules, layer_paths(tuple(modules)), strict=True)) | {"": ""}
+        repeats = len({*layers_by_module.values()} - {""}) > 1
+        find_layer: Callable[[str], str] = layers_by_module.__getitem__ if repeats else lambda path: path
         chosen = _chosen(graph, paths, find_layer, regions)
         if not repeats:
             find_layer = lambda path: _outermost(path, chosen)  # noqa: E731

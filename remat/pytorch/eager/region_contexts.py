@@ -8,6 +8,7 @@ kept, or an empty tensor that nobody reads.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,13 @@ from remat.pytorch.seam.torch_names import (
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
+class _Running(threading.local):
+    """Says for each region that runs in this thread, the innermost last, whether it is saved."""
+
+    def __init__(self) -> None:
+        self.saved: list[bool] = []
+
+
 class RegionPolicy:
     """Knows which region runs at the moment, and makes the contexts of checkpointed calls.
 
@@ -51,7 +59,7 @@ class RegionPolicy:
 
     def __init__(self, decisions: Mapping[str, bool], *, only_expensive: bool = False) -> None:
         self._decisions, self._only_expensive = decisions, only_expensive
-        self._running: list[bool] = []
+        self._running = _Running()
 
     def enter(self, region: str, function: _Function) -> _Function:
         """Returns a function that runs as part of a region, until it calls that of another one."""
@@ -59,17 +67,17 @@ class RegionPolicy:
 
         @wraps(function)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            self._running.append(is_saved)
+            self._running.saved.append(is_saved)
             try:
                 return function(*args, **kwargs)
             finally:
-                self._running.pop()
+                self._running.saved.pop()
 
         return inside  # type: ignore[return-value]
 
     def is_saved(self, operator: Any) -> bool:
         """Returns whether an operator that runs at the moment does not run twice."""
-        if not self._running or not self._running[-1]:
+        if not self._running.saved or not self._running.saved[-1]:
             return False
         return not self._only_expensive or is_expensive(operator)
 

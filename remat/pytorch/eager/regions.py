@@ -144,21 +144,29 @@ class AppliedRegions(RegionPolicy, AbstractContextManager["AppliedRegions"]):
     def __init__(self, regions: Regions) -> None:
         decisions = dict.fromkeys(regions.recompute_regions, False) | dict.fromkeys(regions.save_regions, True)
         super().__init__(decisions, only_expensive=regions.keep == "expensive")
-        self._before: list[tuple[nn.Module, Any]] = []
+        self._replaced: list[tuple[nn.Module, Any, Any]] = []
 
     def replace(self, module: nn.Module, wrap: Callable[[Any], Any]) -> None:
         """Replaces the `forward` method of a module by what `wrap` makes of it."""
-        self._before.append((module, module.__dict__.get("forward")))
-        module.forward = wrap(module.forward)
+        before, after = module.__dict__.get("forward"), wrap(module.forward)
+        module.forward = after
+        self._replaced.append((module, before, after))
 
     def remove(self) -> None:
-        """Gives all modules the `forward` methods that they had before."""
-        for module, forward in reversed(self._before):
-            if forward is None:
+        """Gives all modules the `forward` methods that they had before.
+
+        Raises:
+            InvalidOption: a module got another `forward` method since then.
+        """
+        last = {module: after for module, _, after in self._replaced}
+        if any(module.__dict__.get("forward") is not after for module, after in last.items()):
+            raise InvalidOption("other regions were applied to the model since then: undo these first")
+        for module, before, _ in reversed(self._replaced):
+            if before is None:
                 del module.forward
             else:
-                module.forward = forward
-        self._before.clear()
+                module.forward = before
+        self._replaced.clear()
 
     def __exit__(self, *error: object) -> None:
         self.remove()
