@@ -377,6 +377,15 @@ def test_a_layer_that_would_compute_something_else_when_it_runs_again_is_refused
         model[0](x)
 
 
+def test_a_cache_of_keys_and_values_is_not_filled_twice() -> None:
+    model, ids = llama()
+    chosen = remat.choose_regions(model, ids, labels=ids, budget=0.5)
+    with chosen.apply(model):
+        model(ids, labels=ids).loss.backward()
+        with pytest.raises(CaptureError, match="use_cache=False"):
+            model(ids, labels=ids, use_cache=True)
+
+
 def test_a_layer_may_update_a_buffer_that_it_does_not_read() -> None:
     model = nn.ModuleList([Counting(reads=False), nn.BatchNorm1d(8)])
     x = torch.randn(4, 8)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from torch import nn
 
 from remat.answer.solver import Solver
-from remat.errors import InvalidOption, InvalidPlan, UnsupportedProblem
+from remat.errors import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.facts.argument_checks import checked_path
 from remat.facts.graph import Graph
 from remat.facts.json_file import column_in, read_document, write_document
@@ -260,6 +260,14 @@ def _is_in(region: str, layer: str) -> bool:
 def _checkpointed(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     @wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
+        # Transformers drops the cache if its own checkpointing is on. Filled twice, it has twice as many keys: some
+        # attention masks then have the wrong shape, and others hide the second half.
+        for argument in (*args, *kwargs.values()):
+            if any(base.__module__ == "transformers.cache_utils" for base in type(argument).__mro__):
+                raise CaptureError(
+                    "a layer that runs again would fill its cache of keys and values twice: call the model with "
+                    "use_cache=False, or set model.config.use_cache = False"
+                )
         return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
     return run
