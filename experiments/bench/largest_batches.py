@@ -3,10 +3,10 @@
 Each training step in float16 autocast is captured twice, for two batches, without a GPU. Predicted peaks grow by a
 constant for each sample; the largest batch is that at which the peak is 39 GiB, as the driver takes the rest. "None"
 saves what autograd saves; "min-cut" is PyTorch's default today; "full" is `torch.utils.checkpoint` around each layer, a
-module with a number in its path (in some networks of timm, a whole stage), or, where none has one, and in ALBERT, a
-part of the graph that repeats; "ours" is `MemoryBudget(of="peak")` with the peak of "full" as limit. `ms_a_sample` is
-modelled at the larger batch. Networks for images come from timm, and are no part of the environment: `pip install timm
-torchvision`.
+module with a number in its path (in some networks of timm, a whole stage), or, where none has one, a part of the graph
+that repeats; in ALBERT, each call of its only layer; "ours" is `MemoryBudget(of="peak")` with the peak of "full" as
+limit. `ms_a_sample` is modelled at the larger batch. Networks for images come from timm, and are no part of the
+environment: `pip install timm torchvision`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from experiments.models.recipe import fake, images, tokens
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.answer.choice import Choice
+from remat.facts.columns import IntArray
 from remat.improve.byte_budgets import default_plan
 from remat.improve.one_liners import checkpointed, every_layer_checkpointed
-from remat.improve.refine.repeated_layers import repeated_layers
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
@@ -89,8 +89,8 @@ def predictors(name: str) -> dict[int, StepPredictor]:
 def published_methods(graph: remat.Graph) -> dict[str, remat.Plan]:
     """Returns the plans of the paper's three methods."""
     full, cut = every_layer_checkpointed(graph), default_plan(graph)
-    if full is None:  # ALBERT calls one layer twelve times, so only what repeats tells its layers apart
-        full = checkpointed(graph, repeated_layers(graph), np.zeros(len(graph), np.bool_))
+    if full is None:
+        full = checkpointed(graph, _calls_of_one_layer(graph), np.zeros(len(graph), np.bool_))
     assert full is not None
     assert cut is not None
     return {
@@ -98,6 +98,13 @@ def published_methods(graph: remat.Graph) -> dict[str, remat.Plan]:
         "min-cut": cut,
         "none": without_checkpoint(graph),
     }
+
+
+def _calls_of_one_layer(graph: remat.Graph) -> IntArray:
+    """Numbers the twelve calls of ALBERT's layer, whose last module is `full_layer_layer_norm`; -1 outside."""
+    inside, ends = (np.array([name in path for path in graph.modules]) for name in ("albert_layers", "full_layer_"))
+    calls = np.cumsum(np.diff(ends, prepend=False) & ~ends)
+    return np.where(inside & graph.in_forward & ~graph.input, calls, -1)
 
 
 def fitting(peaks: Mapping[int, int]) -> int:
