@@ -63,7 +63,7 @@ COST_MODELS: dict[str, remat.CostModel] = {
 }
 PLANS = {
     "botorch": (NONE, DEFAULT, "byte-traffic", "byte-traffic, aggressive", OURS, REFINED, "memory-budget"),
-    "factors": (NONE, DEFAULT, OURS, REFINED, "memory-budget", "memory-budget, 0.25 of the peak"),
+    "factors": (NONE, DEFAULT, OURS, REFINED, "memory-budget, 0.25 of the peak"),
     "factors, limits off": (NONE, DEFAULT, OURS),
 }
 CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), "timed on this CPU"]
