@@ -2,20 +2,21 @@
 
 Each training step in float16 autocast is captured twice, for two batches, without a GPU. Predicted peaks grow by a
 constant for each sample; the largest batch is that at which the peak is 39 GiB, as the driver takes the rest. "None"
-saves what autograd saves; "min-cut" is PyTorch's default today; "full" is `torch.utils.checkpoint` around each layer,
-a module with a number in its path (in some networks of timm, a whole stage); "ours" is `MemoryBudget(of="peak")` with
-the peak of "full" as limit, for ALBERT that of "min-cut". `ms_a_sample` is modelled at the larger batch. Networks for
-images come from timm, and are no part of the environment: `pip install timm torchvision`.
+saves what autograd saves; "min-cut" is PyTorch's default today; "full" is `torch.utils.checkpoint` around each layer, a
+module with a number in its path (in some networks of timm, a whole stage), or, where none has one, a part of the graph
+that repeats; in ALBERT, each call of its only layer; "ours" is `MemoryBudget(of="peak")` with the peak of "full" as
+limit. `ms_a_sample` is modelled at the larger batch. Networks for images come from timm, and are no part of the
+environment: `pip install timm torchvision`.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,14 +29,15 @@ from experiments.models.recipe import fake, images, tokens
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.answer.choice import Choice
+from remat.facts.columns import IntArray
 from remat.improve.byte_budgets import default_plan
-from remat.improve.one_liners import every_layer_checkpointed
+from remat.improve.one_liners import checkpointed, every_layer_checkpointed
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
 GPU, LIMIT_BYTES = "a100-40gb", 39 * 2**30
 
-PUBLISHED = {
+PUBLISHED: dict[str, dict[str, int]] = {
     name: dict(zip(("full", "min-cut", "none"), batches, strict=True))
     for name, batches in {
         "resnet18": (5504, 2560, 1536),
@@ -78,33 +80,60 @@ def captured(name: str, batch: int) -> remat.Graph:
     return remat.capture(step, *given, device=GPU)
 
 
+def predictors(name: str) -> dict[int, StepPredictor]:
+    """Makes the predictors of a model at two batches."""
+    batches = (8, 16) if name.startswith("hf-") else (32, 64)
+    return {batch: StepPredictor.of(captured(name, batch), find_device(GPU), GPU) for batch in batches}
+
+
+def published_methods(graph: remat.Graph) -> dict[str, remat.Plan]:
+    """Returns the plans of the paper's three methods."""
+    full, cut = every_layer_checkpointed(graph), default_plan(graph)
+    if full is None:
+        full = checkpointed(graph, _calls_of_one_layer(graph), np.zeros(len(graph), np.bool_))
+    assert full is not None
+    assert cut is not None
+    return {
+        "full": Choice.from_saved(graph, graph.owners(full)).plan(graph),
+        "min-cut": cut,
+        "none": without_checkpoint(graph),
+    }
+
+
+def _calls_of_one_layer(graph: remat.Graph) -> IntArray:
+    """Numbers the twelve calls of ALBERT's layer, whose last module is `full_layer_layer_norm`; -1 outside."""
+    inside, ends = (np.array([name in path for path in graph.modules]) for name in ("albert_layers", "full_layer_"))
+    calls = np.cumsum(np.diff(ends, prepend=False) & ~ends)
+    return np.where(inside & graph.in_forward & ~graph.input, calls, -1)
+
+
+def fitting(peaks: Mapping[int, int]) -> int:
+    """Returns the largest batch within the limit, from the peaks of two batches."""
+    (small, small_peak), (large, large_peak) = peaks.items()
+    return int((LIMIT_BYTES - small_peak) * (large - small) / (large_peak - small_peak)) + small
+
+
 def predicted(name: str) -> Iterator[Row]:
     """Predicts the largest batch of each method."""
-    batches = (8, 16) if name.startswith("hf-") else (32, 64)
-    of = partial(StepPredictor.of, device=find_device(GPU), kind=GPU)
-    small, large = (of(captured(name, batch)) for batch in batches)
-    graph, full, cut = large.graph, every_layer_checkpointed(large.graph), default_plan(large.graph)
-    assert cut is not None
-    plans = {"min-cut": cut, "none": without_checkpoint(graph)}
-    if full is not None:  # ALBERT calls one layer twelve times, so its layers have no paths of their own
-        plans = {"full": Choice.from_saved(graph, full).plan(graph)} | plans
-    limit_bytes = large.peak(Choice.from_plan(graph, next(iter(plans.values()))).saved)
+    steps = predictors(name)
+    (small, _), (large, predictor) = steps.items()
+    plans = published_methods(predictor.graph)
+    limit_bytes = predictor.peak(Choice.from_plan(predictor.graph, plans["full"]).saved)
     model = MemoryBudget(limit_bytes, of="peak", estimator=f"roofline:device={GPU}")
-    if (ours := remat.choose(graph, model, time_limit_s=45).plan) is not None:
+    if (ours := remat.choose(predictor.graph, model, time_limit_s=45).plan) is not None:
         plans["ours"] = ours
     for method, plan in plans.items():
         published = {**PUBLISHED[name], "ours": None}[method]
-        saved = [Choice.from_plan(one.graph, plan).saved for one in (small, large)]
-        peaks = [one.peak(mask) for one, mask in zip((small, large), saved, strict=True)]
-        each = (peaks[1] - peaks[0]) / (batches[1] - batches[0])
-        batch = int((LIMIT_BYTES - peaks[0]) / each) + batches[0]
+        saved = {batch: Choice.from_plan(step.graph, plan).saved for batch, step in steps.items()}
+        peaks = {batch: step.peak(saved[batch]) for batch, step in steps.items()}
+        batch = fitting(peaks)
         yield {
             "method": method,
             "published": published,
             "batch": batch,
             "error": None if published is None else batch / published - 1,
-            "bytes_a_sample": round(each),
-            "ms_a_sample": large.ns(saved[1]) / 1e6 / batches[1],
+            "bytes_a_sample": round((peaks[large] - peaks[small]) / (large - small)),
+            "ms_a_sample": predictor.ns(saved[large]) / 1e6 / large,
         }
 
 
