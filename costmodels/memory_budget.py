@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, get_args
 
 from costmodels.recompute_time import RecomputeTime
 from remat import CostModel, Graph, InvalidOption
+from remat.facts.argument_checks import checked_number
 from remat.facts.columns import is_whole
 from remat.facts.module_paths import computed_in
 from remat.improve.byte_budgets import read_amount, rows_of, saved_limit
@@ -38,6 +39,12 @@ class MemoryBudget(CostModel):
       plan may save less or more than f, and saved parameters count, too;
     - the paper and the post have no budget. They compare with what autograd saves, mostly more than PyTorch's default.
 
+    With `in_flight=k`, the budget is for k calls that are alive at the same time, such as the microbatches that a stage
+    of a pipeline holds (`remat.plan_pipeline` computes k). Each call saves at most a k-th of a size. While one call
+    runs, a peak counts what the k - 1 others save and return; and a device, also their arguments. Parameters, gradients
+    of parameters and the optimizer's state count once. A value that is computed from parameters alone, such as a copy
+    in bfloat16, counts k times if it is saved, because each call computes its own.
+
     An offloaded value waits in host memory, and does not count. `pose` and `remat.compile` price its copies as if no
     kernel ran meanwhile: `remat.compile` runs copies in the stream of the kernels. `remat.choose` simulates concurrent
     copies, and counts only the time that kernels do not hide (`remat.predict.offloading`).
@@ -61,6 +68,9 @@ class MemoryBudget(CostModel):
             as "vision_tower.*", each with an amount like `budget`. All values count that these modules compute, and the
             modules inside of them. A fraction is a share of what PyTorch's default plan saves there, but at least what
             must be saved there (`remat.improve.byte_budgets.rows_of`).
+        in_flight: how many calls are alive at the same time. A size, also one of `regions`, is for all of them
+            together. A share of saved activations is one of what each call saves by default; a share of the peak is one
+            of the peak with as many calls of PyTorch's default plan.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -71,6 +81,7 @@ class MemoryBudget(CostModel):
     optimizer: object = "adamw"
     offload: bool | str | Path | DeviceProfile = False
     regions: Mapping[str, float | int | str] | None = field(default=None, hash=False)
+    in_flight: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.regions, Mapping):  # a later change of the caller's mapping changes nothing here
@@ -80,6 +91,7 @@ class MemoryBudget(CostModel):
         if not isinstance(self.budget, str):  # NumPy's integers overflow silently, and their repr differs
             plain = int(self.budget) if is_whole(self.budget) else float(self.budget)
             object.__setattr__(self, "budget", plain)
+        object.__setattr__(self, "in_flight", checked_number("MemoryBudget.in_flight", self.in_flight, 1))
         if not isinstance(self.of, str) or self.of not in get_args(Of):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidOption(f"MemoryBudget.of must be one of {', '.join(get_args(Of))}, got {self.of!r}")
         if self.of == "device" and isinstance(self.amount, Fraction):
@@ -105,7 +117,7 @@ class MemoryBudget(CostModel):
         return f"{figures}\n{self.offload_device!r}" if self.offload else figures
 
     def terms(self, graph: Graph) -> Terms:
-        """Adds the budget, unless it limits a peak, and the price of copies to the terms of `RecomputeTime`."""
+        """Adds one call's budget, unless it limits a peak, and the price of copies to the terms of `RecomputeTime`."""
         terms = RecomputeTime(self.estimator).terms(graph)
         if self.limits_peak:
             return terms
@@ -114,9 +126,17 @@ class MemoryBudget(CostModel):
             offload = Offload(2 * copy_ns(graph, device), cannot_offload(graph))
             terms = replace(terms, offload=offload)
             problem = replace(problem, offload=offload.take(graph.plannable))
-        limit = saved_limit(graph, problem, self.amount)
-        parts = [(str(part), computed_in(graph, part), amount) for part, amount in self._region_amounts.items()]
+        limit = saved_limit(graph, problem, self._of_one_call(self.amount))
+        amounts = {part: self._of_one_call(amount) for part, amount in self._region_amounts.items()}
+        parts = [(str(part), computed_in(graph, part), amount) for part, amount in amounts.items()]
         return replace(terms, budget_bytes=limit, rows=rows_of(graph, problem, parts, limit) if parts else ())
+
+    def _of_one_call(self, amount: int | Fraction) -> int | Fraction:
+        return amount if isinstance(amount, Fraction) else amount // self.in_flight
+
+    @property
+    def calls_in_flight(self) -> int:
+        return self.in_flight
 
     @property
     def row_limits(self) -> tuple[int | Fraction, ...]:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from remat.pytorch import last_report as last_report
     from remat.pytorch.ahead import forecast as forecast
     from remat.pytorch.ahead import largest_batch as largest_batch
+    from remat.pytorch.ahead import plan_pipeline as plan_pipeline
     from remat.pytorch.eager.regions import choose_regions as choose_regions
 
 # Names whose modules import torch: loaded when first used. Not for a name that is also the name of
@@ -77,6 +78,7 @@ _LAZY = {
     "last_report": "remat.pytorch",
     "forecast": "remat.pytorch.ahead",
     "largest_batch": "remat.pytorch.ahead",
+    "plan_pipeline": "remat.pytorch.ahead",
 }
 
 # Names of version 0.1 -> their names now. The old names will be removed in 0.4.

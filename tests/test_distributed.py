@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -105,6 +106,32 @@ def test_data_parallel_training_equals_the_uncompiled_run(
 ) -> None:
     """A graph a bucket, as DDP splits it; a graph a block, as FSDP2 shards it."""
     assert_trained_alike(ranks, name, least_graphs)
+
+
+def test_stages_of_a_pipeline_keep_one_budget_for_all_their_microbatches(ranks: list[dict[str, Any]]) -> None:
+    """Each is planned once, while the other rank waits for its results; gradients are those of the whole model."""
+    for rank, seen in enumerate(of["pipeline"] for of in ranks):
+        assert seen["planned"] == 1
+        assert seen["warnings"] == []
+        assert seen["gradients"] == 8
+        assert seen["error"] < 1e-5
+        assert seen["budget"] / 2 < seen["most"] <= seen["budget"], rank
+    first, second = (of["pipeline"]["most"] for of in ranks)
+    assert first / 2 < second, "the first rank holds two microbatches, and saves less of each"
+
+
+@deep
+def test_the_page_about_pipelines_trains_as_typed(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs/howto/pipeline.md").read_text()
+    stages, _ = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (train,) = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "stages.py").write_text(stages)
+    (tmp_path / "train.py").write_text(train)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert told.returncode == 0, told.stderr[-3000:]
+    assert told.stdout.count("budget: kept") == 2
+    assert "in_flight=2); predicted" in told.stdout
 
 
 @deep

@@ -7,11 +7,15 @@ the common one; and the largest relative difference of losses and gradients from
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import json
 import os
 import sys
 import warnings
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 from unittest.mock import patch
@@ -19,16 +23,18 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 import remat
-from costmodels import ByteTraffic
+from costmodels import ByteTraffic, MemoryBudget
 from remat import Graph, LimitReached, Plan, Problem, Solution
 from remat.errors import InvalidGraph
 from remat.plugin import Solver
 from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.run import partitioner, ranks
+from remat.pytorch.run import partitioner, ranks, shared_budget
 
 
 class Stack(nn.Module):
@@ -179,6 +185,75 @@ def compared(
     return {"plans": plans, "error": error}
 
 
+class Watched(nn.Module):
+    """Counts what autograd keeps alive between the passes of a compiled stage, without parameters and arguments."""
+
+    def __init__(self, step: Any) -> None:
+        super().__init__()
+        self.step, self.most = step, 0
+        self._alive: Counter[int] = Counter()
+        self._sizes: dict[int, int] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        always = {tensor.untyped_storage().data_ptr() for tensor in (x, *self.parameters())}
+
+        def pack(tensor: Tensor) -> Callable[[], Tensor]:
+            address = tensor.untyped_storage().data_ptr()
+            kept: Callable[[], Tensor] = functools.partial(_itself, tensor)
+            if address not in always:
+                self._alive[address] += 1
+                self._sizes[address] = tensor.untyped_storage().nbytes()
+                self.most = max(self.most, sum(self._sizes[one] for one, times in self._alive.items() if times))
+                weakref.finalize(kept, self._alive.subtract, [address])
+            return kept
+
+        with saved_tensors_hooks(pack, lambda kept: kept()):
+            return self.step(x)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def pipeline() -> dict[str, Any]:
+    """Trains two stages by 1F1B, each compiled within one budget for the microbatches that it holds."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    rank, microbatches, budget = dist.get_rank(), 6, 40_000
+    stages = [nn.Sequential(Residual(32), Residual(32)) for _ in range(2)]
+    x, y = torch.randn(2, microbatches * 64, 32)
+    reference = copy.deepcopy(nn.Sequential(*stages))
+    nn.functional.mse_loss(reference(x), y).backward()
+    planned: list[int] = []
+    search = shared_budget.search
+
+    def counted(graph: Graph, *args: Any, **options: Any) -> Any:
+        planned.append(len(graph))
+        return search(graph, *args, **options)
+
+    with warnings.catch_warnings(record=True) as caught, patch.object(shared_budget, "search", counted):
+        warnings.simplefilter("always", UserWarning)
+        cost_model = MemoryBudget(budget, in_flight=2 - rank)
+        watched = Watched(remat.compile(stages[rank], cost_model=cost_model, codegen=False))
+        schedule = Schedule1F1B(
+            PipelineStage(watched, rank, 2, torch.device("cpu")), microbatches, loss_fn=nn.functional.mse_loss
+        )
+        for _ in range(3):
+            stages[rank].zero_grad()
+            schedule.step(x) if rank == 0 else schedule.step(target=y)
+    pairs = zip(stages[rank].parameters(), reference[rank].parameters(), strict=True)
+    errors = [float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs if a.grad is not None]
+    texts = [str(one.message) for one in caught if "budget" in str(one.message) or "remat" in str(one.message)]
+    return {
+        "error": max(errors),
+        "gradients": len(errors),
+        "planned": len(planned),
+        "most": watched.most,
+        "budget": budget,
+        "warnings": texts,
+    }
+
+
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "eager": eager,
     "alone": alone,
@@ -190,6 +265,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "rank 1 cannot read": unreadable,
     "DDP in buckets": lambda: compared(3, WIDTH, replicated, bucket_cap_mb=1),
     "FSDP2": lambda: compared(2, 16, sharded),
+    "pipeline": pipeline,
     "DDP": lambda: compared(1, 16, replicated, codegen=True),  # the whole model in one graph, and code for it
 }
 

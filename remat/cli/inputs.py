@@ -76,10 +76,11 @@ def graph_files(paths: list[Path]) -> list[Path]:
     return [*map(graph_file, paths)]
 
 
-def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """Imports `MODULE:FACTORY` and returns a function that calls it and checks its result: (model, args[, kwargs]).
+def load_factory(text: str, read: Callable[[str, Any], Any] = model_and_arguments) -> Callable[..., Any]:
+    """Imports `MODULE:FACTORY` and returns a function that calls it and reads its result.
 
-    The current directory is importable, as with `python -m`. A module may be named by its file: `my_models.py:gpt2`.
+    By default, the result is (model, args[, kwargs]). The current directory is importable, as with `python -m`. A
+    module may be named by its file: `my_models.py:gpt2`.
     """
     module_name, _, name = text.partition(":")
     if not module_name or not name:
@@ -100,13 +101,13 @@ def load_factory(text: str) -> Callable[..., tuple[Any, tuple[Any, ...], dict[st
         raise CaptureError(f"{text} must be a function that returns (model, args[, kwargs]), got {factory!r}")
 
     @wraps(factory)
-    def build(*args: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    def build(*args: Any) -> Any:
         try:
             signature(factory).bind(*args)
         except TypeError as error:
             how = "a batch size" if args else "no arguments"
             raise CaptureError(f"{text} must be a function that can be called with {how}: {error}") from None
-        return model_and_arguments(text, factory(*args))
+        return read(text, factory(*args))
 
     return build
 

@@ -76,7 +76,8 @@ def choose(
     problem = model.pose_without_peak(graph)
     solution = search(graph, problem, model, solver, time_limit_s=time_limit_s, throw=throw, progress=progress)
     if model.saved_limits and not model.peak_limits and solution.plan is not None:
-        rise = peak_rise([Subproblem(graph, problem)], [Choice.from_plan(problem, solution.plan)], solver)
+        part = Subproblem(graph, problem, 1 if problem.rows else model.calls_in_flight)
+        rise = peak_rise([part], [Choice.from_plan(problem, solution.plan)], solver)
         if rise is not None:
             warnings.warn(rise, stacklevel=2)
     return solution
@@ -100,7 +101,8 @@ def search(
         problem: the problem of the graph under the cost model, without a limit on peak memory.
         cost_model: says what is limited, and on which device copies run.
         solver: as for `choose`.
-        limits: replace the limits of the cost model, be they of saved bytes or of the peak.
+        limits: replace the limits of the cost model, be they of saved bytes or of the peak, and like them are for all
+            calls in flight together.
         hides_copies: whether copies of what is offloaded run at the same time as kernels.
         time_limit_s, throw, progress: as for `choose`.
 
@@ -115,11 +117,19 @@ def search(
             predictor = predictor_for(graph, cost_model)
             graph = graph if predictor is None else predictor.graph
             solution = fit_peak(
-                graph, problem, peaks, quick, time_limit_s=limit_s, throw=throw, progress=progress, predictor=predictor
+                graph,
+                problem,
+                peaks,
+                quick,
+                time_limit_s=limit_s,
+                throw=throw,
+                progress=progress,
+                predictor=predictor,
+                in_flight=cost_model.calls_in_flight,
             )
             return solution if predictor is None else _with_step(graph, solution, predictor)
     if limits is not None:
-        problem = replace(problem, budget_bytes=min(map(int, limits)))
+        problem = replace(problem, budget_bytes=min(map(int, limits)) // cost_model.calls_in_flight)
     device: Any = cost_model.offload_device
     if device is not None and hides_copies:
         clock = StepClock.of(graph, device)

@@ -33,6 +33,7 @@ from remat.improve.byte_budgets import default_choice, default_saved, evenly_spa
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.improve.time_prices import Liveness, TimeIndexedPrices
+from remat.predict.in_flight import peak_in_flight
 from remat.predict.memory import Simulator, Timeline
 from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
@@ -76,7 +77,7 @@ class PeakPlan:
 class PeakPlans:
     """Holds the plans that are found for one problem of one graph; the search begins when the first plan is asked for.
 
-    The arguments are those of `remat.improve.peak_search.fit_peak`.
+    The arguments are those of `remat.improve.peak_search.fit_peak`. All peaks are those with so many calls in flight.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class PeakPlans:
         solver: Solver,
         time_limit_s: float | None = None,
         progress: Progress | None = None,
+        in_flight: int = 1,
     ) -> None:
         self.graph, self.problem, self.solver, self.time_limit_s = graph, problem, solver, time_limit_s
+        self.in_flight = in_flight
         self._progress, self._looked_at = progress, 0
         self._simulated_plans: list[PeakPlan] = []  # by simulation
         self._simulator = Simulator(graph)
@@ -122,13 +125,17 @@ class PeakPlans:
     def default_peak_bytes(self) -> int:
         """Returns the simulated peak of PyTorch's default plan, or that of the cheapest plan if there is none."""
         saved = default_saved(self.graph)
-        return self.cheapest.peak_bytes if saved is None else self._simulator.peak(saved)
+        return self.cheapest.peak_bytes if saved is None else self._peak(saved)
 
     @cached_property
     def default(self) -> PeakPlan:
         """Returns a legal plan that saves what PyTorch's default saves, or the cheapest plan if there is none."""
         choice = default_choice(self.graph, self.problem)
         return self.cheapest if choice is None else self._simulated(choice)
+
+    def at_prices_of(self, problem: Problem) -> PeakPlans:
+        """Returns the plans for the same graph at the prices of another problem."""
+        return PeakPlans(self.graph, problem, self.solver, self.time_limit_s, None, self.in_flight)
 
     @property
     def least_saved_bytes(self) -> int:
@@ -307,9 +314,14 @@ class PeakPlans:
         return None if choice is None else self._simulated(choice)
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        peak_bytes = self._simulator.peak(self.graph.for_all_values(choice.saved))
+        peak_bytes = self._peak(self.graph.for_all_values(choice.saved))
         self._simulated_plans.append(plan := self.record(choice, peak_bytes))
         return plan
+
+    def _peak(self, saved: BoolArray) -> int:
+        if self.in_flight == 1:
+            return self._simulator.peak(saved)  # twice as fast as a timeline
+        return peak_in_flight(self.graph, self._simulator.timeline(saved), self.in_flight)
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak is now known, reports the progress, and returns the plan."""

@@ -33,6 +33,8 @@ from remat.improve.step_bound import has_dead_gradients, step_bounds
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_search import StepPlans
 from remat.predict.buffers import records_calls, step_floor
+from remat.predict.device_timeline import timeline
+from remat.predict.in_flight import beside_bytes
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import StorageFacts
@@ -158,6 +160,7 @@ def fit_peak(
     throw: bool = True,
     progress: Progress | None = None,
     predictor: StepPredictor | None = None,
+    in_flight: int = 1,
 ) -> Solution:
     """Finds the cheapest plan whose peak keeps the limits: that of the compiled step, if the graph records its calls.
 
@@ -171,6 +174,8 @@ def fit_peak(
             one.
         predictor: ranks plans by the time of their step instead of by their cost (`remat.improve.step_ranking`); None,
             also for a graph that does not record its calls.
+        in_flight: how many calls are alive at the same time; limits are for all of them
+            (`remat.predict.in_flight.peak_in_flight`).
 
     Returns:
         a solution. If a block of `measuring_with` measures, the plan keeps the limit by measurement, too; or, where the
@@ -191,13 +196,13 @@ def fit_peak(
     start, chosen = time.perf_counter(), find_solver(solver)
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
     try:
-        simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress)
+        simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress, in_flight)
         plans = simulated if not records_calls(graph) else StepPlans(simulated, predictor)
         least = step_floor(graph) if records_calls(graph) else lower_bound(graph)
         limit_bytes = tightest_limit(limits, plans, least.bytes)
         if least.bytes > limit_bytes:
             raise Infeasible(f"no plan has a peak of at most {limit_bytes} bytes: {least}\nRaise the budget.")
-        relaxed, bound, certificate = _bounded(_relaxations(graph, problem, limit_bytes), limit_bytes)
+        relaxed, bound, certificate = _bounded(_relaxations(graph, problem, limit_bytes, in_flight), limit_bytes)
     except Infeasible as conflict:
         if throw:
             raise
@@ -207,7 +212,13 @@ def fit_peak(
     measure = measuring.get()
 
     def measured(one: PeakPlan) -> int | None:
-        return None if measure is None else measure(graph, one.choice.plan(problem), limit_bytes)
+        if measure is None:
+            return None
+        plan, beside = one.choice.plan(problem), 0
+        if in_flight > 1:  # only one call is measured
+            beside = beside_bytes(graph, timeline(graph, plan), in_flight)
+        alone = measure(graph, plan, limit_bytes - beside)
+        return None if alone is None else alone + beside
 
     taken, best = checked_plan(plans, measured, limit_bytes, limits)
     if best is None:
@@ -298,10 +309,12 @@ def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: 
     return min(sizes)
 
 
-def _relaxations(graph: Graph, problem: Problem, limit_bytes: int) -> list[Problem]:
+def _relaxations(graph: Graph, problem: Problem, limit_bytes: int, in_flight: int) -> list[Problem]:
+    # Of several calls, each alone keeps the limit, and what waits between the passes is there once for each of them.
+    waiting = between_passes(graph, problem, limit_bytes // in_flight)
     if not records_calls(graph):
-        return [relaxation(graph, problem, limit_bytes)]
-    return [between_passes(graph, problem, limit_bytes), *step_bounds(graph, problem, limit_bytes)]
+        return [relaxation(graph, problem, limit_bytes), *([waiting] if in_flight > 1 else [])]
+    return [waiting, *step_bounds(graph, problem, limit_bytes)]
 
 
 def _bounded(relaxations: Sequence[Problem], limit_bytes: int) -> tuple[Problem, int, FlowCertificate]:

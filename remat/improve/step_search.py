@@ -40,6 +40,7 @@ from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
+from remat.predict.in_flight import peak_in_flight
 from remat.predict.memory import Timeline
 
 _LOGGER = logging.getLogger(__name__)
@@ -78,7 +79,8 @@ class StepPlans:
     Args:
         plans: the plans by simulation.
         predictor: predicts the step times that rank the plans; None ranks the plans by cost.
-        peak: predicts the peak of the plan that saves these values; None takes that of the step of the graph alone.
+        peak: predicts the peak of the plan that saves these values; None takes that of the step of the graph alone,
+            with as many calls in flight as `plans` counts.
         exchanged: what other graphs take, where there is no predictor that knows it.
     """
 
@@ -91,15 +93,20 @@ class StepPlans:
     ) -> None:
         self._plans, self._graph, self._problem = plans, plans.graph, plans.problem
         self._step = StepMemory(plans.graph, exchanged=exchanged) if predictor is None else predictor
-        self._peak = peak or self._step.peak
+        self._peak = peak or self._peak_in_flight
         self._ranking = (
             ByCost(plans.graph, plans.problem) if predictor is None else ByStepTime(plans.problem, predictor)
         )
         others = self._ranking.priced_problems[1:]
-        self._at_prices = [plans, *(PeakPlans(plans.graph, p, plans.solver, plans.time_limit_s) for p in others)]
+        self._at_prices = [plans, *(plans.at_prices_of(one) for one in others)]
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
         self._timelines: dict[bytes, Timeline] = {}  # of the last plan that memory was priced by
+
+    def _peak_in_flight(self, saved: BoolArray) -> int:
+        if self._plans.in_flight == 1:
+            return self._step.peak(saved)
+        return peak_in_flight(self._graph, self._step.timeline(saved), self._plans.in_flight)
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -212,15 +219,16 @@ class StepPlans:
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
         """Tries budgets of saved bytes, and returns which part of the limit the last plan within it uses; 0 if none.
 
-        The budget of a plan above the limit is lowered by its excess. Between a plan above and one within, peaks are
-        taken to lie on a straight line. Where a cost ranks plans, a budget far below the first guess counts as none: at
-        half of a GPT-2's peak, a plan of a third of it used the whole limit and cost twice as much as the best one.
+        The budget of a plan above the limit is lowered by its excess, of which each call in flight has a part. Between
+        a plan above and one within, peaks are taken to lie on a straight line. Where a cost ranks plans, a budget far
+        below the first guess counts as none: at half of a GPT-2's peak, a plan of a third of it used the whole limit
+        and cost twice as much as the best one.
         """
         above = self._plan(plans.cheapest.choice, "least cost")
         if above.peak_bytes <= limit_bytes:
             return 1  # nothing is cheaper
         most, least, fitting = above.choice.saved_bytes(self._problem), 0, None
-        budget = guess = most - (above.peak_bytes - limit_bytes)
+        budget = guess = most - (above.peak_bytes - limit_bytes) // plans.in_flight
         for _ in range(_BUDGETS):
             budget = max(budget, plans.least_saved_bytes)
             if (choice := plans.within_saved_bytes(budget)) is None:
@@ -235,7 +243,7 @@ class StepPlans:
                 if plan.peak_bytes >= (1 - _NEAR) * limit_bytes:
                     break
             if fitting is None:
-                budget = most - (above.peak_bytes - limit_bytes)
+                budget = most - (above.peak_bytes - limit_bytes) // plans.in_flight
             else:
                 part = (limit_bytes - fitting.peak_bytes) / (above.peak_bytes - fitting.peak_bytes)
                 budget = least + int((most - least) * min(max(part, _APART), 1 - _APART))

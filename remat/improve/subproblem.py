@@ -70,12 +70,13 @@ def subproblem_of(graph: Graph, cost_model: CostModel, earlier_values: Collectio
             saved, so they count as saved bytes. Other inputs, such as parameters, are always alive, and do not count.
     """
     problem = cost_model.pose_without_peak(graph)
+    times = 1 if problem.rows else cost_model.calls_in_flight  # rows are those of one call
     is_earlier = np.array([name in earlier_values for name in graph.names], np.bool_)
     if not is_earlier.any():
-        return Subproblem(graph, problem)
+        return Subproblem(graph, problem, times)
     counted = np.where(is_earlier[graph.base], graph.storage_bytes, 0)[graph.plannable]
     problem = replace(problem, save_bytes=frozen(problem.save_bytes + counted))
-    part = Subproblem(graph, problem, earlier=frozenset(earlier_values) & {*graph.names})
+    part = Subproblem(graph, problem, times, earlier=frozenset(earlier_values) & {*graph.names})
     fractions = [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]
     if fractions and problem.budget_bytes is not None:
         budget = problem.budget_bytes + math.floor(min(fractions) * part.earlier_bytes)

@@ -95,9 +95,12 @@ class FixedMemory:
         later = self.optimizer.state_bytes + self.optimizer.workspace_bytes
         return always + self.optimizer.first_bytes, always + later
 
-    def forecast(self, name: str, plan: Plan, line: Timeline) -> PlanForecast:
-        """Computes the peaks of the steps under one plan from the timeline of both passes."""
-        passes = max(line.forward_peak_bytes, line.backward_peak_bytes + self.tangent_bytes)
+    def forecast(self, name: str, plan: Plan, line: Timeline, waiting_bytes: int = 0) -> PlanForecast:
+        """Computes the peaks of the steps under one plan from the timeline of both passes.
+
+        `waiting_bytes` is what other calls hold that are alive at the same time.
+        """
+        passes = max(line.forward_peak_bytes, line.backward_peak_bytes + self.tangent_bytes) + waiting_bytes
         first, later = self.outside_bytes
         return PlanForecast(
             name,

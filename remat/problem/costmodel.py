@@ -163,6 +163,14 @@ class CostModel(ABC):
         return ()
 
     @property
+    def calls_in_flight(self) -> int:
+        """Returns how many calls of a graph hold what they save at the same time; limits in bytes are for all of them.
+
+        `terms` has the budget of one call: this part of the limit. A share is the same for each call.
+        """
+        return 1
+
+    @property
     def step_device(self) -> object:
         """Returns the device on which plans within a limit are ranked by step time; None ranks them by price alone.
 
@@ -279,6 +287,10 @@ class Sum(CostModel):
     @property
     def device_limits(self) -> tuple[DeviceLimit, ...]:
         return tuple(limit for part in self.parts for limit in part.device_limits)
+
+    @property
+    def calls_in_flight(self) -> int:
+        return max(part.calls_in_flight for part in self.parts)
 
     @property
     def step_device(self) -> object:

@@ -1,6 +1,10 @@
-"""Predicts the memory of a training step, and the largest batch that fits. Begin reading in `forecasting`."""
+"""Predicts the memory of a training step, the largest batch that fits, and plans for the stages of a pipeline.
+
+Begin reading in `forecasting`.
+"""
 
 from remat.pytorch.ahead.fitting import largest_batch
 from remat.pytorch.ahead.forecasting import forecast
+from remat.pytorch.ahead.pipeline import plan_pipeline
 
-__all__ = ["forecast", "largest_batch"]
+__all__ = ["forecast", "largest_batch", "plan_pipeline"]

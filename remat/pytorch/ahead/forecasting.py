@@ -17,7 +17,8 @@ from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.improve.progress import ending_within, limit_for
 from remat.predict.device_timeline import timeline
-from remat.predict.whole_step import FixedMemory, Forecast
+from remat.predict.in_flight import argument_bytes, beside_bytes
+from remat.predict.whole_step import FixedMemory, Forecast, PlanForecast
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.capture import capture
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_memory
@@ -71,18 +72,13 @@ def forecast(
     )
     models = [find_costmodel(one) for one in listed]
     check_time_limit(time_limit_s)
-    graph = capture(model, *args, device=device, **kwargs)
-    tensors = reachable_tensors(model, (args, kwargs))
-    _check_found(model, tensors, graph)
-    parameters = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
-    buffers = [tensor for tensor in tensors if not isinstance(tensor, nn.Parameter)]
-    inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    gpu = graph.meta.get("device") == "cuda"
-    alive = [*parameters, *buffers, *inputs]
-    plans = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}
+    graph, fixed, held = captured(model, args, kwargs, optimizer, device)
+    plans, calls = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}, {NOTHING_RECOMPUTED: 1}
     with ending_within(time_limit_s):
         for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
+            calls[name] = one.calls_in_flight
             if one.device_limits:
+                alive = [tensor for of_kind in held for tensor in of_kind]
                 solution = plan_on_device(graph, one, None, alive, optimizer=optimizer)
             else:
                 solver = find_solver(DEFAULT_BUDGET_SOLVER)
@@ -90,14 +86,30 @@ def forecast(
                 solution = choose(graph, one, time_limit_s=limit_s)
             assert solution.plan is not None  # both raise where there is none
             plans[name] = solution.plan
-    own = bytes_of(parameters), bytes_of(buffers), bytes_of(inputs)
-    taken = optimizer_memory(optimizer, trainable_parameters(parameters), gpu=gpu)
-    fixed = FixedMemory.of(graph, sum(own), taken)
-    forecasts = [
-        fixed.forecast(name, plan, timeline(graph, plan, device="cuda" if gpu else "cpu"))
-        for name, plan in plans.items()
-    ]
-    return Forecast(*own, fixed.gradient_bytes, taken, tuple(forecasts))
+    forecasts: list[PlanForecast] = []
+    for name, plan in plans.items():
+        line = timeline(graph, plan)
+        waiting = beside_bytes(graph, line, calls[name]) + (calls[name] - 1) * argument_bytes(graph)
+        forecasts.append(fixed.forecast(name, plan, line, waiting))
+    own = [bytes_of(of_kind) for of_kind in held]
+    return Forecast(own[0], own[1], own[2], fixed.gradient_bytes, fixed.optimizer, tuple(forecasts))
+
+
+def captured(
+    model: Callable[..., Any], args: Any, kwargs: Any, optimizer: MakeOptimizer | None, device: Any
+) -> tuple[Graph, FixedMemory, tuple[list[Tensor], list[Tensor], list[Tensor]]]:
+    """Captures a model, and returns its graph, what training holds whatever the plan, and parameters, buffers, inputs.
+
+    Arguments are those of `forecast`.
+    """
+    graph = capture(model, *args, device=device, **kwargs)
+    tensors = reachable_tensors(model, (args, kwargs))
+    _check_found(model, tensors, graph)
+    parameters: list[Tensor] = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
+    buffers = [tensor for tensor in tensors if not isinstance(tensor, nn.Parameter)]
+    held = parameters, buffers, [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    taken = optimizer_memory(optimizer, trainable_parameters(parameters), gpu=graph.meta.get("device") == "cuda")
+    return graph, FixedMemory.of(graph, sum(map(bytes_of, held)), taken), held
 
 
 # All parameters that the graph reads must be among the tensors that were found.

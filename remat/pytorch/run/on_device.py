@@ -15,6 +15,7 @@ from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.graph import Graph
 from remat.improve.choose import search
+from remat.predict.in_flight import argument_bytes
 from remat.predict.whole_step import FixedMemory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_from, optimizer_memory
@@ -59,6 +60,9 @@ def plan_on_device(
         for make in (optimizer or optimizer_from(limit.optimizer) for limit in cost_model.device_limits)
     ]
     limits = [one.available_for_passes(limit.bytes) for one, limit in zip(fixed, cost_model.device_limits, strict=True)]
+    # Calls that wait hold their arguments, too.
+    waiting = (cost_model.calls_in_flight - 1) * argument_bytes(graph)
+    limits = [max(limit - waiting, 0) for limit in limits]
     problem = cost_model.pose_without_peak(graph)
     try:
         return search(graph, problem, cost_model, solver, limits=(*cost_model.peak_limits, *limits))

@@ -1,6 +1,10 @@
 """Makes all ranks of a distributed run use one plan.
 
 Ranks that save different values may run their collectives in different orders, and then wait for each other for ever.
+
+Ranks of a pipeline run different stages, one after the other. If a rank compiled its stage and waited for the plans of
+the others, it would wait for ever, because they wait for its results. So a stage of `torch.distributed.pipelining` is
+planned as if its rank were alone. Ranks that run the same stage find the same plan, unless a time limit ends a search.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import torch.distributed as dist
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.problem.offload import cannot_offload
+from remat.pytorch.seam.compilations import in_pipeline_stage
 from remat.pytorch.seam.fakes import real_tensors
 
 
 def several_ranks() -> bool:
-    """Returns whether this process is one of several ranks."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    """Returns whether this process is one of several ranks, and plans are exchanged with the others."""
+    is_one_of_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return is_one_of_several and not in_pipeline_stage()
 
 
 def warn(text: str, about: str = "") -> None:
@@ -36,8 +42,7 @@ def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:
     """Exchanges plans between all ranks, and returns that of the lowest rank with a plan for the graph of this rank.
 
     Every rank of the default process group must call this equally often, or the others wait for it for ever. So a rank
-    that has no plan, or could not read its graph, calls it, too. Ranks with different graphs, as in pipeline
-    parallelism, keep their own plans.
+    that has no plan, or could not read its graph, calls it, too. Ranks with different graphs keep their own plans.
 
     Args:
         own: the plan of this rank, or the error because of which it has none.

@@ -9,6 +9,7 @@ from remat.answer.plan import Plan
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.device_timeline import timeline
+from remat.predict.in_flight import peak_in_flight
 from remat.problem.costmodel import CostModel
 from remat.pytorch.seam.torch_settings import fusion_gates
 from remat.words import human_bytes
@@ -34,7 +35,8 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
         told |= _missed_share("saved", share, got_bytes, default_saved_bytes(graph))
     for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
         if (default := default_plan(graph)) is not None:
-            told |= _missed_share("peak", share, timeline(graph, plan).peak_bytes, timeline(graph, default).peak_bytes)
+            lines, calls = (timeline(graph, plan), timeline(graph, default)), cost_model.calls_in_flight
+            told |= _missed_share("peak", share, *(peak_in_flight(graph, line, calls) for line in lines))
     if gates := fusion_gates():
         told["fusion"] = (
             f"torch._inductor.config.{gates[0]} is on, so that TorchInductor leaves out fusions; predicted peaks and "

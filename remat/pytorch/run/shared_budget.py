@@ -153,7 +153,9 @@ class SharedBudget:
         if others:  # the least plan may break rows
             who = "a budget in bytes for several graphs (TORCH_LOGS=graph_breaks names breaks)"
             check_features(features_of(part.problem), who, ONE_BUDGET)
-        room = max(limit - self.held_bytes, 0)
+        alive = sum(times for _, times in self._calls.together)
+        # As long as fewer calls are alive than may be, each of them leaves the part of this call.
+        room = limit if alive < self.cost_model.calls_in_flight else max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.choice_at(self._price)
             if choice.saved_bytes(part.problem) <= room:
@@ -205,11 +207,13 @@ class SharedBudget:
         self._calls.begin_call(compiled_graph.key, from_other_graphs, activations, node, compiled_graph.saved)
         alive = dict(self._calls.together)
         calls = sum(alive.values())
-        if self.cost_model.device_limits and calls > 1 and not self._has_warned:
+        counted = self.cost_model.calls_in_flight
+        if self.cost_model.limits_peak and compiled_graph.may_take_all and calls > counted and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{calls} calls of the model are alive at the same time; {self.cost_model!r} counts only one, so the "
-                f"limit may be exceeded: run the backward pass of each call before the next",
+                f"{calls} calls of the model are alive at the same time; {self.cost_model!r} counts only {counted}, so "
+                f"the limit may be exceeded: run the backward pass of each call before the next, or say how many are "
+                f"alive, such as MemoryBudget(..., in_flight={calls})",
                 stacklevel=4,
             )
         if self._has_warned or self.cost_model.limits_peak:

@@ -30,12 +30,13 @@ _EXACT = 2
 
 
 def limits_of(cost_model: CostModel) -> tuple[int | None, int | None]:
-    """Finds the budgets of a cost model in bytes: of saved memory, and of the peak.
+    """Finds the budgets of a cost model in bytes: of the memory that one call saves, and of the peak.
 
     A budget of a device counts as one of the peak, and so does one of a region: for these, each size is guarded.
     Fractions are left out, because their bytes grow with the sizes.
     """
-    saved = [limit for limit in cost_model.saved_limits if isinstance(limit, int)]
+    calls = cost_model.calls_in_flight
+    saved = [limit // calls for limit in cost_model.saved_limits if isinstance(limit, int)]
     peak = [limit for limit in cost_model.peak_limits if isinstance(limit, int)]
     peak += [limit.bytes for limit in cost_model.device_limits]
     peak += [limit for limit in cost_model.row_limits if isinstance(limit, int)]

@@ -104,6 +104,16 @@ def in_backward() -> bool:
     return internals("torch._C")._current_graph_task_id() != -1
 
 
+def in_pipeline_stage() -> bool:
+    """Returns whether a stage of `torch.distributed.pipelining` has called what runs now."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.distributed.pipelining.stage":
+            return True
+        frame = frame.f_back
+    return False
+
+
 def frees_gradients() -> bool:
     """Returns whether compiled backward passes free incoming gradients after their last reader.
 

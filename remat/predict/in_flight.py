@@ -1,0 +1,44 @@
+"""Computes the peak of a graph while several of its calls are alive, as in a stage of a pipeline.
+
+While one call runs, each of the others holds what it saved and what it returned: for the moment they wait, whatever
+their order. Gradients of parameters are there once, however many calls have added to them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from remat.facts.graph import Graph
+from remat.predict.memory.timeline import Timeline
+
+
+def peak_in_flight(graph: Graph, line: Timeline, calls: int) -> int:
+    """Returns the most bytes alive while one call runs and all others wait for their backward passes.
+
+    Args:
+        graph: the joint graph.
+        line: the timeline of one call.
+        calls: how many calls are alive at the same time. For one, this is the peak of the timeline. For more, gradients
+            of parameters that earlier calls have left count, too: a stage of a pipeline runs more microbatches than it
+            holds at a time.
+    """
+    return line.peak_bytes + beside_bytes(graph, line, calls)
+
+
+def beside_bytes(graph: Graph, line: Timeline, calls: int) -> int:
+    """Returns what the other calls hold while one call runs; arguments are those of `peak_in_flight`."""
+    return 0 if calls == 1 else (calls - 1) * line.at_forward_end + accumulated_bytes(graph)
+
+
+def accumulated_bytes(graph: Graph) -> int:
+    """Returns the bytes of the gradients of parameters, to which each call adds its own."""
+    returned = np.zeros(len(graph), np.bool_)
+    returned[graph.base[graph.gradient]] = True
+    # Which of the gradients are those of parameters, a graph does not say; these are no larger than their parameters.
+    gradients, parameters = (int(graph.bytes[of].sum()) for of in (returned & ~graph.input, graph.parameter))
+    return min(gradients, parameters)
+
+
+def argument_bytes(graph: Graph) -> int:
+    """Returns the bytes of the inputs that each call has of its own: those that are no parameters."""
+    return int(graph.bytes[graph.input & ~graph.parameter & (graph.base == np.arange(len(graph)))].sum())
