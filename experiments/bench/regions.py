@@ -37,6 +37,7 @@ CASES = (
     "resnet50-a100",
     "hf-bert-large-sdpa",
     "gpt2-medium-h100",
+    "hf-t5-base",
 )
 BY_HAND = {
     "every layer checkpointed": "all layers",
