@@ -327,6 +327,15 @@ def test_earlier_stages_hold_more_microbatches_and_recompute_more() -> None:
     assert "what every plan holds takes" in small.stages[0].why
 
 
+def test_messages_and_the_results_that_a_step_joins_count() -> None:
+    wide = [two_stages()[0], (nn.Sequential(two_stages()[1][0], nn.Linear(WIDTH, 1024)), two_stages()[1][1])]
+    narrow, both = (remat.plan_pipeline(stages, "100MB", microbatches=8).stages for stages in (two_stages(), wide))
+    rows = two_stages()[1][1][0].shape[0]
+    more = both[1].peak_bytes - narrow[1].peak_bytes  # type: ignore[operator]
+    assert more >= 2 * 8 * rows * (1024 - WIDTH) * 4
+    assert both[0].peak_bytes == narrow[0].peak_bytes
+
+
 def test_the_stages_of_one_rank_share_its_memory() -> None:
     stages = [(stage(1), (torch.randn(ROWS, WIDTH),)) for _ in range(4)]
     planned = remat.plan_pipeline(stages, "2.5MB", microbatches=4, schedule="interleaved-1f1b", ranks=2)

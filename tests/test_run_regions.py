@@ -384,6 +384,8 @@ def test_a_cache_of_keys_and_values_is_not_filled_twice() -> None:
         model(ids, labels=ids).loss.backward()
         with pytest.raises(CaptureError, match="use_cache=False"):
             model(ids, labels=ids, use_cache=True)
+        with torch.no_grad():  # nothing runs again
+            assert model(ids, use_cache=True).past_key_values.get_seq_length() == ids.shape[1]
 
 
 def test_a_layer_may_update_a_buffer_that_it_does_not_read() -> None:

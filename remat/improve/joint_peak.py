@@ -33,6 +33,7 @@ from remat.improve.step_predictor import predictor_for
 from remat.improve.step_search import StepPlans
 from remat.improve.subproblem import Subproblem
 from remat.predict.buffers import StepMemory, memory_of, records_calls
+from remat.predict.in_flight import accumulated_bytes
 from remat.predict.memory import Simulator
 from remat.problem.costmodel import CostModel
 from remat.words import human_bytes
@@ -66,6 +67,8 @@ class JointPeak:
         self.parts, self.sequences = parts, sequences
         self.predictors = [cost_model and predictor_for(part.graph, cost_model, part.exchanged) for part in parts]
         self._in_order = [CallsInOrder(parts, calls) for calls in sequences]
+        in_flight = 1 if cost_model is None else cost_model.calls_in_flight
+        self._accumulated_bytes = sum(accumulated_bytes(part.graph) for part in parts) if in_flight > 1 else 0
         self._memories: list[dict[bytes, GraphMemory]] = [{} for _ in parts]
         self._steps: dict[int, StepMemory | Simulator] = {}
 
@@ -80,7 +83,7 @@ class JointPeak:
             memories: one for each graph.
             is_bound: whether to leave out storages that several calls use, so that the result is a lower bound.
         """
-        return max(calls.peak(memories, is_bound=is_bound) for calls in self._in_order)
+        return self._accumulated_bytes + max(calls.peak(memories, is_bound=is_bound) for calls in self._in_order)
 
     def memory(self, part: int, choice: Choice) -> GraphMemory:
         """Predicts the memory that one of the graphs takes under a choice."""

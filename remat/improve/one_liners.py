@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -66,21 +66,27 @@ def layer_paths(paths: Sequence[str]) -> list[str]:
     """Returns for each module, by its path, the path of the layer that contains it, or is it; "" if none does.
 
     A layer is a module with a number in its path. The modules of a bare `nn.Sequential` are layers if two of them
-    contain the same modules.
+    contain the same modules, unless these are themselves sequences of such layers.
 
     >>> layer_paths(["model.layers.3.mlp.up", "model.head"])
     ['model.layers.3', '']
     >>> layer_paths(["0.mlp.0", "0.mlp.2", "1.mlp.0", "1.mlp.2"]), layer_paths(["0.0", "0.1", "1"])
     (['0', '0', '1', '1'], ['0.0', '0.1', ''])
+    >>> layer_paths(["0.0.up", "0.1.up", "1.0.up", "1.1.up"])
+    ['0.0', '0.1', '1.0', '1.1']
     """
-    inside: defaultdict[str, set[str]] = defaultdict(set)
+    pattern = _LAYER_OF_ROOT if _are_alike(paths, 1) and not _are_alike(paths, 2) else _LAYER
+    return [match.group(1) if match else "" for match in map(pattern.match, paths)]
+
+
+def _are_alike(paths: Iterable[str], depth: int) -> bool:
+    """Says whether two modules of one parent, whose paths are so many numbers, contain the same modules."""
+    inside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for path in dict.fromkeys(paths):
-        first, _, rest = path.partition(".")
-        if first.isdigit() and rest:
-            inside[first].add(rest)
-    repeats = len({*map(frozenset, inside.values())}) < len(inside)
-    matches = map((_LAYER_OF_ROOT if repeats else _LAYER).match, paths)
-    return [match.group(1) if match else "" for match in matches]
+        names = path.split(".")
+        if len(names) > depth and all(name.isdigit() for name in names[:depth]):
+            inside[tuple(names[:depth])].add(".".join(names[depth:]))
+    return len({(path[:-1], frozenset(modules)) for path, modules in inside.items()}) < len(inside)
 
 
 def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:

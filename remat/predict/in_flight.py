@@ -39,6 +39,11 @@ def accumulated_bytes(graph: Graph) -> int:
     return min(gradients, parameters)
 
 
+def result_bytes(graph: Graph) -> int:
+    """Returns the bytes of what a call returns."""
+    return int(graph.bytes[np.unique(graph.base[graph.output & ~graph.input[graph.base]])].sum())
+
+
 def argument_bytes(graph: Graph) -> int:
     """Returns the bytes of the inputs that each call has of its own: those that are no parameters."""
     return int(graph.bytes[graph.input & ~graph.parameter & (graph.base == np.arange(len(graph)))].sum())

@@ -129,8 +129,6 @@ def _columns(document: Mapping[str, Any]) -> dict[str, Any]:
     reasons = tuple(column_in(document, "reasons", InvalidProblem))
     if "rows" in document and version != VERSION_WITH_ROWS:
         raise InvalidProblem(f'"rows" need version {VERSION_WITH_ROWS}, got version {version}')
-    if "rows" in document and version != VERSION_WITH_ROWS:
-        raise InvalidProblem(f'"rows" need version {VERSION_WITH_ROWS}, got version {version}')
     rows = column_in(document, "rows", InvalidProblem) if version == VERSION_WITH_ROWS else []
     if not all(isinstance(row, dict) and row.keys() == {"name", "values", "bytes"} for row in rows):
         raise InvalidProblem('"rows" must hold objects with "name", "values" and "bytes"')

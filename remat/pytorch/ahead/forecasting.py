@@ -73,10 +73,12 @@ def forecast(
     models = [find_costmodel(one) for one in listed]
     check_time_limit(time_limit_s)
     graph, fixed, held = captured(model, args, kwargs, optimizer, device)
-    plans, calls = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}, {NOTHING_RECOMPUTED: 1}
+    # The first rows count as many calls as the models do, so that all can be compared.
+    most = max((one.calls_in_flight for one in models), default=1)
+    plans, calls = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}, {NOTHING_RECOMPUTED: most, PYTORCH: most}
     with ending_within(time_limit_s):
         for name, one in {PYTORCH: find_costmodel(DEFAULT_STEP_MODEL), **{label(one): one for one in models}}.items():
-            calls[name] = one.calls_in_flight
+            calls.setdefault(name, one.calls_in_flight)
             if one.device_limits:
                 alive = [tensor for of_kind in held for tensor in of_kind]
                 solution = plan_on_device(graph, one, None, alive, optimizer=optimizer)

@@ -12,6 +12,7 @@ from remat.answer.choice import Choice
 from remat.answer.option_text import option_text
 from remat.answer.plan_facts import no_recompute_plan
 from remat.answer.registry import DEFAULT_BUDGET_MODEL, costmodel_class
+from remat.answer.solver import check_time_limit
 from remat.errors import Infeasible, InvalidOption, LimitReached
 from remat.facts.argument_checks import checked_bytes, checked_list, model_and_arguments
 from remat.facts.graph import Graph
@@ -20,7 +21,7 @@ from remat.improve.choose import choose
 from remat.improve.progress import ending_within
 from remat.improve.step_predictor import predictor_on
 from remat.predict.device_timeline import timeline
-from remat.predict.in_flight import accumulated_bytes, argument_bytes
+from remat.predict.in_flight import accumulated_bytes, argument_bytes, result_bytes
 from remat.predict.memory import Timeline
 from remat.predict.pipeline_schedule import PipelineSchedule, Schedule
 from remat.predict.whole_step import FixedMemory
@@ -93,12 +94,13 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """Plans all stages of a pipeline, each for the microbatches that it holds, within one memory of each device.
 
-    What `torch.distributed.pipelining` holds of all microbatches counts: the inputs of a stage, and the buffers for the
-    gradients of its results. What runs outside a stage, such as the loss after the last one, does not count: leave room
-    for it. The stages of one rank divide what their microbatches may hold, in proportion to what they hold with
-    PyTorch's default plan. What a pass needs besides is there once, since one stage runs at a time: so the budgets of
-    these stages add up to more than the memory. If the predicted peak of the rank exceeds the memory then, each stage
-    gets a part of its own.
+    What `torch.distributed.pipelining` holds of all microbatches counts: the inputs of a stage, the buffers for the
+    gradients of its results, the last messages, and the results of the last stage, which `schedule.step` joins unless
+    it is called with `return_outputs=False`. What runs outside a stage, such as the loss after the last one, does not
+    count: leave room for it. The stages of one rank divide what their microbatches may hold, in proportion to what they
+    hold with PyTorch's default plan. What a pass needs besides is there once, since one stage runs at a time: so the
+    budgets of these stages add up to more than the memory. If the predicted peak of the rank exceeds the memory then,
+    each stage gets a part of its own.
 
     Args:
         stages: for each stage (model, args) or (model, args, kwargs), with the arguments of one microbatch. Built with
@@ -115,7 +117,10 @@ def plan_pipeline(
         CaptureError: see `remat.capture`; or a stage is something else.
         InvalidOption: an argument is invalid, or torch has no such schedule.
     """
+    check_time_limit(time_limit_s)
     made = checked_list("stages", stages, InvalidOption)
+    if not made:
+        raise InvalidOption("stages must have at least one (model, args), got none")
     parts = [model_and_arguments(f"stages[{i}]", stage) for i, stage in enumerate(made)]
     order = PipelineSchedule(schedule, len(parts), len(parts) if ranks is None else ranks, microbatches)
     memory_bytes, planned = checked_bytes("memory", memory), list[StagePlan]()
@@ -146,14 +151,22 @@ class _Stage:
     why: str = ""
     in_flight: int = field(init=False)
     accumulated_bytes: int = field(init=False)  # gradients of parameters that earlier microbatches left
-    buffer_bytes: int = field(init=False)  # for the other microbatches, all the time
+    buffer_bytes: int = field(init=False)  # for messages and results, all the time
+    joined_bytes: int = field(init=False)  # more of them at the end of the step
 
     def __post_init__(self) -> None:
         n, is_last = self.order.microbatches, self.number == self.order.stages - 1
         self.in_flight = self.order.in_flight(self.number)
         self.accumulated_bytes = accumulated_bytes(self.graph) if n > 1 else 0
-        sent = 0 if is_last else self.fixed.tangent_bytes
-        self.buffer_bytes = (n - 1) * (argument_bytes(self.graph) + sent)
+        sent, received = 0 if is_last else self.fixed.tangent_bytes, argument_bytes(self.graph)
+        self.buffer_bytes = (n - 1) * (received + sent)
+        # The last message in each direction stays until the next one: a result, and a gradient of what was received.
+        self.buffer_bytes += sent + (received if self.number else 0)
+        # By default, `schedule.step` keeps all results of the last stage, and joins them in the end.
+        self.joined_bytes = 0
+        if is_last:
+            self.buffer_bytes += (n - self.in_flight) * result_bytes(self.graph)
+            self.joined_bytes = (n + self.in_flight) * result_bytes(self.graph)
 
     @property
     def held_bytes(self) -> int:
@@ -221,5 +234,5 @@ def _peak(stages: Sequence[_Stage], rank: int) -> int | None:
         - lines[runs].at_forward_end
         for runs, held in stages[0].order.moments(rank)
     )
-    outside = sum(max(one.fixed.outside_bytes) + one.buffer_bytes for one in stages)
+    outside = sum(max(one.fixed.outside_bytes) + one.buffer_bytes + one.joined_bytes for one in stages)
     return max(sum(one.held_bytes for one in stages) + max(during), outside)

@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, get_args
 
-from torch import nn
+from torch import is_grad_enabled, nn
 
 from remat.answer.solver import Solver
 from remat.errors import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
@@ -262,7 +262,7 @@ def _checkpointed(forward: Callable[..., Any], options: dict[str, Any]) -> Calla
     def run(*args: Any, **kwargs: Any) -> Any:
         # Transformers drops the cache if its own checkpointing is on. Filled twice, it has twice as many keys: some
         # attention masks then have the wrong shape, and others hide the second half.
-        for argument in (*args, *kwargs.values()):
+        for argument in (*args, *kwargs.values()) if is_grad_enabled() else ():
             if any(base.__module__ == "transformers.cache_utils" for base in type(argument).__mro__):
                 raise CaptureError(
                     "a layer that runs again would fill its cache of keys and values twice: call the model with "

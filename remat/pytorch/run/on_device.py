@@ -20,12 +20,13 @@ from remat.predict.whole_step import FixedMemory
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.optimizer_memory import MakeOptimizer, optimizer_from, optimizer_memory
 from remat.pytorch.run.ranks import several_ranks
+from remat.pytorch.seam.compilations import in_pipeline_stage
 from remat.pytorch.seam.torch_names import storage_of
 
 
 def check_device(cost_model: CostModel, *, is_alone: bool) -> None:
     """Raises `InvalidOption` if a device is limited, and there are several models, graphs or ranks."""
-    if cost_model.device_limits and (not is_alone or several_ranks()):
+    if cost_model.device_limits and (not is_alone or several_ranks() or in_pipeline_stage()):
         raise InvalidOption(
             f"{cost_model!r} limits all memory of training, which works for a model with one graph on one rank. "
             f"Here are several graphs (TORCH_LOGS=graph_breaks names breaks; a nested_compile_region, and blocks that "

@@ -158,7 +158,7 @@ class SharedBudget:
         room = limit if alive < self.cost_model.calls_in_flight else max(limit - self.held_bytes, 0)
         if self._price is not None and not self.cost_model.limits_peak:
             choice = part.choice_at(self._price)
-            if choice.saved_bytes(part.problem) <= room:
+            if choice.saved_bytes(part.problem) <= min(room, limit // self.cost_model.calls_in_flight):
                 return ChosenPlan(choice.plan(part.problem), "price of memory")
         if not others:
             try:
@@ -298,7 +298,7 @@ class SharedBudget:
     def _within_peak(self, overlaps: Mapping[CallCounts, Overlap], sets: Sequence[CallCounts]) -> dict[str, ChosenPlan]:
         times: Counter[str] = Counter()
         for together in sets:
-            times |= Counter(dict(together))  # the larger numbers
+            times |= Counter(self._in_flight(overlaps[together].order))  # the larger numbers
         keys = sorted(times)
         place = {key: i for i, key in enumerate(keys)}
         self._dropped = {key: self._calls.dropped_results(key) for key in keys}
@@ -306,7 +306,7 @@ class SharedBudget:
         for together in sets:
             # Parts of the set were alive alone after the calls that began last had ended.
             in_reverse = all(one.in_reverse for part, one in overlaps.items() if is_subset(part, together))
-            order = tuple(place[key] for key in overlaps[together].order)
+            order = tuple(place[key] for key in self._in_flight(overlaps[together].order))
             sequences.append(CallSequence(order, in_reverse, overlaps[together].shared))
         parts = [
             replace(self._graphs[key].part, times=times[key], dropped=self._dropped[key], gradients=gradients)
@@ -317,6 +317,13 @@ class SharedBudget:
         return {
             key: ChosenPlan(plan, "all graphs together", together=told) for key, plan in zip(keys, plans, strict=True)
         }
+
+    # First steps may run fewer calls at a time than the cost model counts.
+    def _in_flight(self, order: Sequence[str]) -> list[str]:
+        calls, counts = [*order], Counter(order)
+        for key in counts:
+            calls += [key] * (self.cost_model.calls_in_flight - counts[key])
+        return calls
 
     # The tangents of results that other graphs read. Other tangents come from the caller, who may keep them alive.
     def _handed_back(self, keys: Sequence[str], sequences: Sequence[CallSequence]) -> list[dict[str, str]]:
@@ -337,7 +344,8 @@ class SharedBudget:
         is_better = False
         for together in sets:
             keys, overlap = sorted(together), overlaps[together]
-            parts = [replace(self._graphs[key].part, times=times) for key, times in keys]
+            in_flight = self.cost_model.calls_in_flight
+            parts = [replace(self._graphs[key].part, times=max(times, in_flight)) for key, times in keys]
             place = {key: i for i, (key, _) in enumerate(keys)}
             shared = [(size, [(place[overlap.order[call]], name) for call, name in of]) for size, of in overlap.shared]
             other_bytes = overlap.handed_bytes
