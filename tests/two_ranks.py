@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import json
 import os
 import sys
@@ -199,7 +198,10 @@ class Watched(nn.Module):
 
         def pack(tensor: Tensor) -> Callable[[], Tensor]:
             address = tensor.untyped_storage().data_ptr()
-            kept: Callable[[], Tensor] = functools.partial(_itself, tensor)
+
+            def kept() -> Tensor:
+                return tensor
+
             if address not in always:
                 self._alive[address] += 1
                 self._sizes[address] = tensor.untyped_storage().nbytes()
@@ -209,10 +211,6 @@ class Watched(nn.Module):
 
         with saved_tensors_hooks(pack, lambda kept: kept()):
             return self.step(x)
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def pipeline() -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from experiments.bench.largest_batches import PUBLISHED, fitting, predictors, published_methods, summary
+from experiments.bench.largest_batches import PUBLISHED, extrapolated_batch, predictors, published_methods, summary
 from experiments.report.result_table import ResultTable, Row
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray
@@ -45,7 +45,7 @@ def predicted(name: str) -> Iterator[Row]:
     memory = {batch: HoldingMemory(graph) for batch, graph in graphs.items()}
     for method, plan in published_methods(max(graphs.items())[1]).items():
         peaks = {batch: memory[batch].held_peak(Choice.from_plan(graph, plan).saved) for batch, graph in graphs.items()}
-        published, batch = PUBLISHED[name][method], fitting(peaks)
+        published, batch = PUBLISHED[name][method], extrapolated_batch(peaks)
         yield {"method": method, "published": published, "batch": batch, "error": batch / published - 1}
 
 

@@ -107,7 +107,7 @@ def _calls_of_one_layer(graph: remat.Graph) -> IntArray:
     return np.where(inside & graph.in_forward & ~graph.input, calls, -1)
 
 
-def fitting(peaks: Mapping[int, int]) -> int:
+def extrapolated_batch(peaks: Mapping[int, int]) -> int:
     """Returns the largest batch within the limit, from the peaks of two batches."""
     (small, small_peak), (large, large_peak) = peaks.items()
     return int((LIMIT_BYTES - small_peak) * (large - small) / (large_peak - small_peak)) + small
@@ -126,7 +126,7 @@ def predicted(name: str) -> Iterator[Row]:
         published = {**PUBLISHED[name], "ours": None}[method]
         saved = {batch: Choice.from_plan(step.graph, plan).saved for batch, step in steps.items()}
         peaks = {batch: step.peak(saved[batch]) for batch, step in steps.items()}
-        batch = fitting(peaks)
+        batch = extrapolated_batch(peaks)
         yield {
             "method": method,
             "published": published,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -64,27 +65,27 @@ class Candidates:
         sizes = np.array([graph.bytes[values].sum() for values in found.values()], np.int64)
         return cls(tuple(makers), tuple(map(tuple, found.values())), times[makers], sizes, layers[makers])
 
-    def cost(self, kept: BoolArray) -> int:
-        """Adds up the times of what is not kept: what greedy and ILP both minimize."""
-        return int(self.times_ns[~kept].sum())
+    def cost(self, selected: BoolArray) -> int:
+        """Adds up the times of what is not selected: what greedy and ILP both minimize."""
+        return int(self.times_ns[~selected].sum())
 
-    def saved(self, kept: BoolArray, stays: BoolArray) -> BoolArray:
+    def saved(self, selected: BoolArray, stays: BoolArray) -> BoolArray:
         """Returns (n,) the values that are saved with these candidates."""
         saved = stays.copy()
-        saved[[value for values, keeps in zip(self.values, kept, strict=True) if keeps for value in values]] = True
+        saved[[value for values in compress(self.values, selected) for value in values]] = True
         return saved
 
     def spend(self, spend: Spend, budgets: dict[int, int]) -> BoolArray:
         """Spends the budget of each layer on the candidates of this layer; layers that are equal get equal answers."""
-        kept, known = np.zeros(len(self.values), np.bool_), dict[object, BoolArray]()
+        selected, selections = np.zeros(len(self.values), np.bool_), dict[object, BoolArray]()
         for layer, budget in budgets.items():
             own = np.flatnonzero(self.layers == layer)
             times, sizes = self.times_ns[own], self.sizes_bytes[own]
             key = times.tobytes(), sizes.tobytes(), budget
-            if key not in known:
-                known[key] = spend(times, sizes, budget)
-            kept[own] = known[key]
-        return kept
+            if key not in selections:
+                selections[key] = spend(times, sizes, budget)
+            selected[own] = selections[key]
+        return selected
 
     def layer_bytes(self) -> dict[int, int]:
         """Returns the bytes of all candidates of each layer."""
@@ -111,15 +112,15 @@ class Candidates:
 
 def greedy(times: IntArray, sizes: IntArray, budget_bytes: int) -> BoolArray:
     """Recomputes the cheapest per byte, as long as what goes fits into what must go; then the smallest of the rest."""
-    kept = np.ones(len(sizes), np.bool_)
+    selected = np.ones(len(sizes), np.bool_)
     excess = int(sizes.sum()) - budget_bytes
     for i in np.argsort(times / np.maximum(sizes, 1), kind="stable").tolist():
         if sizes[i] <= excess:
-            kept[i] = False
+            selected[i] = False
             excess -= int(sizes[i])
     if excess > 0:
-        kept[min(np.flatnonzero(kept), key=lambda i: sizes[i])] = False
-    return kept
+        selected[min(np.flatnonzero(selected), key=lambda i: sizes[i])] = False
+    return selected
 
 
 def exact(times: IntArray, sizes: IntArray, budget_bytes: int) -> BoolArray:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -72,6 +73,14 @@ class PeakPlan:
     choice: Choice
     cost: int
     peak_bytes: int
+
+
+class Memory(Protocol):
+    """Predicts the memory of one call, by values or by kernels."""
+
+    def peak(self, saved: BoolArray, /) -> int: ...
+
+    def timeline(self, saved: BoolArray, /) -> Timeline: ...
 
 
 class PeakPlans:
@@ -125,7 +134,7 @@ class PeakPlans:
     def default_peak_bytes(self) -> int:
         """Returns the simulated peak of PyTorch's default plan, or that of the cheapest plan if there is none."""
         saved = default_saved(self.graph)
-        return self.cheapest.peak_bytes if saved is None else self._peak(saved)
+        return self.cheapest.peak_bytes if saved is None else self.peak_by(self._simulator, saved)
 
     @cached_property
     def default(self) -> PeakPlan:
@@ -314,14 +323,15 @@ class PeakPlans:
         return None if choice is None else self._simulated(choice)
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        peak_bytes = self._peak(self.graph.for_all_values(choice.saved))
+        peak_bytes = self.peak_by(self._simulator, self.graph.for_all_values(choice.saved))
         self._simulated_plans.append(plan := self.record(choice, peak_bytes))
         return plan
 
-    def _peak(self, saved: BoolArray) -> int:
+    def peak_by(self, memory: Memory, saved: BoolArray) -> int:
+        """Predicts the peak in bytes, with so many calls in flight, of the plan that saves these values, (n,)."""
         if self.in_flight == 1:
-            return self._simulator.peak(saved)  # twice as fast as a timeline
-        return peak_in_flight(self.graph, self._simulator.timeline(saved), self.in_flight)
+            return memory.peak(saved)  # a simulation is twice as fast as its timeline
+        return peak_in_flight(self.graph, memory.timeline(saved), self.in_flight)
 
     def record(self, choice: Choice, peak_bytes: int) -> PeakPlan:
         """Counts a plan whose peak is now known, reports the progress, and returns the plan."""

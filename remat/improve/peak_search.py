@@ -34,7 +34,7 @@ from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_search import StepPlans
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.device_timeline import timeline
-from remat.predict.in_flight import beside_bytes
+from remat.predict.in_flight import other_calls_bytes
 from remat.predict.memory import lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import StorageFacts
@@ -214,11 +214,11 @@ def fit_peak(
     def measured(one: PeakPlan) -> int | None:
         if measure is None:
             return None
-        plan, beside = one.choice.plan(problem), 0
+        plan, others = one.choice.plan(problem), 0
         if in_flight > 1:  # only one call is measured
-            beside = beside_bytes(graph, timeline(graph, plan), in_flight)
-        alone = measure(graph, plan, limit_bytes - beside)
-        return None if alone is None else alone + beside
+            others = other_calls_bytes(graph, timeline(graph, plan), in_flight)
+        alone = measure(graph, plan, limit_bytes - others)
+        return None if alone is None else alone + others
 
     taken, best = checked_plan(plans, measured, limit_bytes, limits)
     if best is None:

@@ -10,7 +10,7 @@ plan decides. Where nothing repeats, the outermost regions are the layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -87,7 +87,8 @@ class RegionProblem:
         layers_by_module = dict(zip(modules, layer_paths(tuple(modules)), strict=True)) | {"": ""}
         repeats = len({*layers_by_module.values()} - {""}) > 1
         find_layer: Callable[[str], str] = layers_by_module.__getitem__ if repeats else lambda path: path
-        chosen = _chosen(graph, paths, find_layer, regions)
+        layers_of_modules = {module: layer for module in modules if (layer := find_layer(module))}
+        chosen = _chosen(graph, paths, layers_of_modules, regions)
         if not repeats:
             find_layer = lambda path: _outermost(path, chosen)  # noqa: E731
         innermost = [_innermost(path, chosen) for path in paths]
@@ -141,20 +142,19 @@ class RegionProblem:
 
 
 def _chosen(
-    graph: Graph, paths: Sequence[str], find_layer: Callable[[str], str], regions: str | Iterable[str] | None
+    graph: Graph, paths: Sequence[str], layers: Mapping[str, str], regions: str | Iterable[str] | None
 ) -> set[str]:
-    modules = {module: None for path in dict.fromkeys(paths) for module in with_parents(path) if find_layer(module)}
     if regions is None:
         expensive: list[int] = np.flatnonzero(graph.compute_bound).tolist()
-        chosen = {paths[v] for v in expensive} & modules.keys()
+        chosen = {paths[v] for v in expensive} & layers.keys()
         if not chosen:
             raise InvalidOption("no layer has a module with a product, a convolution or attention: name `regions`")
         return chosen
     if regions == WHOLE_LAYERS:
-        return {find_layer(module) for module in modules}
+        return {*layers.values()}
     chosen = set[str]()
     for pattern in [regions] if isinstance(regions, str) else regions:
-        chosen |= matching(pattern, modules, "regions: no module in a layer")
+        chosen |= matching(pattern, layers, "regions: no module in a layer")
     if not chosen:
         raise InvalidOption("regions must name at least one module")
     return chosen

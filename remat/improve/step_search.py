@@ -26,7 +26,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
-from remat.predict.in_flight import peak_in_flight
 from remat.predict.memory import Timeline
 
 _LOGGER = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class StepPlans:
     ) -> None:
         self._plans, self._graph, self._problem = plans, plans.graph, plans.problem
         self._step = StepMemory(plans.graph, exchanged=exchanged) if predictor is None else predictor
-        self._peak = peak or self._peak_in_flight
+        self._peak = peak or partial(plans.peak_by, self._step)
         self._ranking = (
             ByCost(plans.graph, plans.problem) if predictor is None else ByStepTime(plans.problem, predictor)
         )
@@ -102,11 +101,6 @@ class StepPlans:
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
         self._timelines: dict[bytes, Timeline] = {}  # of the last plan that memory was priced by
-
-    def _peak_in_flight(self, saved: BoolArray) -> int:
-        if self._plans.in_flight == 1:
-            return self._step.peak(saved)
-        return peak_in_flight(self._graph, self._step.timeline(saved), self._plans.in_flight)
 
     @cached_property
     def cheapest(self) -> PeakPlan:

@@ -22,10 +22,10 @@ def peak_in_flight(graph: Graph, line: Timeline, calls: int) -> int:
             of parameters that earlier calls have left count, too: a stage of a pipeline runs more microbatches than it
             holds at a time.
     """
-    return line.peak_bytes + beside_bytes(graph, line, calls)
+    return line.peak_bytes + other_calls_bytes(graph, line, calls)
 
 
-def beside_bytes(graph: Graph, line: Timeline, calls: int) -> int:
+def other_calls_bytes(graph: Graph, line: Timeline, calls: int) -> int:
     """Returns what the other calls hold while one call runs; arguments are those of `peak_in_flight`."""
     return 0 if calls == 1 else (calls - 1) * line.at_forward_end + accumulated_bytes(graph)
 

@@ -17,7 +17,7 @@ from remat.facts.graph import Graph
 from remat.improve.choose import choose
 from remat.improve.progress import ending_within, limit_for
 from remat.predict.device_timeline import timeline
-from remat.predict.in_flight import argument_bytes, beside_bytes
+from remat.predict.in_flight import argument_bytes, other_calls_bytes
 from remat.predict.whole_step import FixedMemory, Forecast, PlanForecast
 from remat.problem.costmodel import CostModel
 from remat.pytorch.read.capture import capture
@@ -72,7 +72,7 @@ def forecast(
     )
     models = [find_costmodel(one) for one in listed]
     check_time_limit(time_limit_s)
-    graph, fixed, held = captured(model, args, kwargs, optimizer, device)
+    graph, fixed, held = capture_with_memory(model, args, kwargs, optimizer, device)
     # The first rows count as many calls as the models do, so that all can be compared.
     most = max((one.calls_in_flight for one in models), default=1)
     plans, calls = {NOTHING_RECOMPUTED: no_recompute_plan(graph)}, {NOTHING_RECOMPUTED: most, PYTORCH: most}
@@ -91,13 +91,13 @@ def forecast(
     forecasts: list[PlanForecast] = []
     for name, plan in plans.items():
         line = timeline(graph, plan)
-        waiting = beside_bytes(graph, line, calls[name]) + (calls[name] - 1) * argument_bytes(graph)
+        waiting = other_calls_bytes(graph, line, calls[name]) + (calls[name] - 1) * argument_bytes(graph)
         forecasts.append(fixed.forecast(name, plan, line, waiting))
     own = [bytes_of(of_kind) for of_kind in held]
     return Forecast(own[0], own[1], own[2], fixed.gradient_bytes, fixed.optimizer, tuple(forecasts))
 
 
-def captured(
+def capture_with_memory(
     model: Callable[..., Any], args: Any, kwargs: Any, optimizer: MakeOptimizer | None, device: Any
 ) -> tuple[Graph, FixedMemory, tuple[list[Tensor], list[Tensor], list[Tensor]]]:
     """Captures a model, and returns its graph, what training holds whatever the plan, and parameters, buffers, inputs.

@@ -26,7 +26,7 @@ from remat.predict.memory import Timeline
 from remat.predict.pipeline_schedule import PipelineSchedule, Schedule
 from remat.predict.whole_step import FixedMemory
 from remat.problem.costmodel import CostModel
-from remat.pytorch.ahead.forecasting import captured
+from remat.pytorch.ahead.forecasting import capture_with_memory
 from remat.pytorch.read.optimizer_memory import MakeOptimizer
 from remat.words import human_bytes
 
@@ -118,18 +118,20 @@ def plan_pipeline(
         InvalidOption: an argument is invalid, or torch has no such schedule.
     """
     check_time_limit(time_limit_s)
-    made = checked_list("stages", stages, InvalidOption)
-    if not made:
+    listed = checked_list("stages", stages, InvalidOption)
+    if not listed:
         raise InvalidOption("stages must have at least one (model, args), got none")
-    parts = [model_and_arguments(f"stages[{i}]", stage) for i, stage in enumerate(made)]
+    parts = [model_and_arguments(f"stages[{i}]", stage) for i, stage in enumerate(listed)]
     order = PipelineSchedule(schedule, len(parts), len(parts) if ranks is None else ranks, microbatches)
     memory_bytes, planned = checked_bytes("memory", memory), list[StagePlan]()
     with ending_within(time_limit_s):
         for rank in range(order.ranks):
-            numbers = range(rank, order.stages, order.ranks)
-            found = [captured(parts[i][0], _received(i, parts[i][1]), parts[i][2], optimizer, device) for i in numbers]
-            of_rank = [_Stage(i, order, graph, fixed) for i, (graph, fixed, _) in zip(numbers, found, strict=True)]
-            planned += _planned(of_rank, rank, memory_bytes)
+            of_rank = list[_Stage]()
+            for number in range(rank, order.stages, order.ranks):
+                model, args, kwargs = parts[number]
+                graph, fixed, _ = capture_with_memory(model, _received(number, args), kwargs, optimizer, device)
+                of_rank.append(_Stage(number, order, graph, fixed))
+            planned += _plan_rank(of_rank, rank, memory_bytes)
     return PipelinePlan(tuple(sorted(planned, key=lambda one: one.stage)))
 
 
@@ -163,10 +165,9 @@ class _Stage:
         # The last message in each direction stays until the next one: a result, and a gradient of what was received.
         self.buffer_bytes += sent + (received if self.number else 0)
         # By default, `schedule.step` keeps all results of the last stage, and joins them in the end.
-        self.joined_bytes = 0
-        if is_last:
-            self.buffer_bytes += (n - self.in_flight) * result_bytes(self.graph)
-            self.joined_bytes = (n + self.in_flight) * result_bytes(self.graph)
+        results = result_bytes(self.graph) if is_last else 0
+        self.buffer_bytes += (n - self.in_flight) * results
+        self.joined_bytes = (n + self.in_flight) * results
 
     @property
     def held_bytes(self) -> int:
@@ -202,13 +203,13 @@ class _Stage:
             ours, theirs = (predictor.ns(Choice.from_plan(self.graph, one).saved) for one in (plan, default))
             self.extra_time = ours / theirs - 1
 
-    def told(self, rank: int, peak_bytes: int | None, *, fits: bool) -> StagePlan:
+    def stage_plan(self, rank: int, peak_bytes: int | None, *, fits: bool) -> StagePlan:
         saved_bytes = None if self.line is None else self.line.saved_bytes
         about = self.extra_time, fits, self.budget, self.why
         return StagePlan(self.number, rank, self.in_flight, saved_bytes, peak_bytes, *about)
 
 
-def _planned(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[StagePlan]:
+def _plan_rank(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[StagePlan]:
     available = memory_bytes - sum(one.held_bytes for one in stages)
     passes, waiting = zip(*(one.default_bytes() for one in stages), strict=True)
     peak = None
@@ -220,7 +221,7 @@ def _planned(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[Sta
         if peak is None or peak <= memory_bytes:
             break
     fits = peak is not None and peak <= memory_bytes
-    return [one.told(rank, peak, fits=fits) for one in stages]
+    return [one.stage_plan(rank, peak, fits=fits) for one in stages]
 
 
 def _peak(stages: Sequence[_Stage], rank: int) -> int | None:

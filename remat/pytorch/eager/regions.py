@@ -260,14 +260,19 @@ def _is_in(region: str, layer: str) -> bool:
 def _checkpointed(forward: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     @wraps(forward)
     def run(*args: Any, **kwargs: Any) -> Any:
-        # Transformers drops the cache if its own checkpointing is on. Filled twice, it has twice as many keys: some
-        # attention masks then have the wrong shape, and others hide the second half.
-        for argument in (*args, *kwargs.values()) if is_grad_enabled() else ():
-            if any(base.__module__ == "transformers.cache_utils" for base in type(argument).__mro__):
-                raise CaptureError(
-                    "a layer that runs again would fill its cache of keys and values twice: call the model with "
-                    "use_cache=False, or set model.config.use_cache = False"
-                )
+        if is_grad_enabled():  # otherwise, nothing runs again
+            _refuse_cache((*args, *kwargs.values()))
         return checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
     return run
+
+
+# Transformers drops the cache if its own checkpointing is on. Filled twice, it has twice as many keys: some attention
+# masks then have the wrong shape, and others hide the second half.
+def _refuse_cache(arguments: Iterable[Any]) -> None:
+    for argument in arguments:
+        if any(base.__module__ == "transformers.cache_utils" for base in type(argument).__mro__):
+            raise CaptureError(
+                "a layer that runs again would fill its cache of keys and values twice: call the model with "
+                "use_cache=False, or set model.config.use_cache = False"
+            )

@@ -296,9 +296,9 @@ class SharedBudget:
             self._has_warned = False
 
     def _within_peak(self, overlaps: Mapping[CallCounts, Overlap], sets: Sequence[CallCounts]) -> dict[str, ChosenPlan]:
-        times: Counter[str] = Counter()
-        for together in sets:
-            times |= Counter(self._in_flight(overlaps[together].order))  # the larger numbers
+        times, orders = Counter[str](), {together: self._in_flight(overlaps[together].order) for together in sets}
+        for order in orders.values():
+            times |= Counter(order)  # the larger numbers
         keys = sorted(times)
         place = {key: i for i, key in enumerate(keys)}
         self._dropped = {key: self._calls.dropped_results(key) for key in keys}
@@ -306,7 +306,7 @@ class SharedBudget:
         for together in sets:
             # Parts of the set were alive alone after the calls that began last had ended.
             in_reverse = all(one.in_reverse for part, one in overlaps.items() if is_subset(part, together))
-            order = tuple(place[key] for key in self._in_flight(overlaps[together].order))
+            order = tuple(place[key] for key in orders[together])
             sequences.append(CallSequence(order, in_reverse, overlaps[together].shared))
         parts = [
             replace(self._graphs[key].part, times=times[key], dropped=self._dropped[key], gradients=gradients)
