@@ -12,7 +12,8 @@ only convert count, too.
 "No checkpoint" saves what autograd saves; "refined" is `remat.refine` for a minute; "memory-budget" without a share
 keeps half of what PyTorch's default plan saves. "Factors": products over objectives are multiplications of their parts,
 and least values are read with `amin`. "Limits off": TorchInductor's limits on the length of an expression are raised.
-Timed steps are of this CPU, with 32 samples, 4 restarts and 32 cells, in turns, each with its own gradient compared.
+Timed steps take turns, each with its own gradient compared: on a GPU with the sizes above, on this CPU with 32 samples,
+4 restarts and 32 cells.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch._inductor import config
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget, StepTime
+from experiments.bench.measured_steps import device_of
 from experiments.models.botorch_acquisition import Sizes, Step, traced
 from experiments.models.recipe import fake
 from experiments.models.save_everything import plan_of
@@ -44,6 +46,7 @@ from remat.predict.time.known_devices import find_device
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
+from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.gpu_sheets import sheet_of
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
@@ -66,7 +69,8 @@ PLANS = {
     "factors": (NONE, DEFAULT, OURS, REFINED, "memory-budget, 0.25 of the peak"),
     "factors, limits off": (NONE, DEFAULT, OURS),
 }
-CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), "timed on this CPU"]
+TIMED = {"timed on this CPU": "cpu", "timed on a GPU": "cuda"}
+CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), *TIMED]
 
 
 def without_checkpoint(graph: remat.Graph) -> remat.Plan:
@@ -120,30 +124,53 @@ def _arithmetic(code: PassCode) -> list[int]:
     return [sum(operations(code.sources[name]) for name in launched) for launched in code.launched]
 
 
-def timed(repeats: int = 7) -> Iterator[Row]:
-    """Compiles small steps for this CPU, and times them in turns."""
-    torch.set_num_threads(1)
+def timed(device: str, repeats: int = 7) -> Iterator[Row]:
+    """Compiles steps for a device, and times them in turns; on a GPU their peaks are measured, too."""
+    functions, sizes, priced = ["botorch", "factors"], SMALL, "cpu"
+    ways: dict[str, Callable[..., Any]] = {DEFAULT: torch_compile}
+    if device == "cuda":
+        functions, sizes, priced = [*PLANS], SIZES, device_of(device)
+        ways |= {NONE: _without_checkpoint, "byte-traffic, aggressive": _ours(ByteTraffic(mode="aggressive"))}
+    else:
+        torch.set_num_threads(1)
+    ways[OURS] = _ours(StepTime(device=priced))
     steps: dict[str, tuple[Step, Callable[..., Any]]] = {}
-    ours = partial(remat.compile, cost_model=StepTime(device="cpu"))
-    ways: dict[str, Callable[..., Any]] = {DEFAULT: torch_compile, OURS: ours}
-    for function, (plan, compiled) in product(("botorch", "factors"), ways.items()):
-        step = traced(SMALL, function != "botorch")
+    for function, (plan, compiled) in product(functions, ways.items()):
+        step = traced(sizes, function != "botorch", device)
         steps[f"{function}: {plan}"] = step, compiled(step, dynamic=False)
-        steps[f"{function}: {plan}"][1]().backward()
-    eager = traced(SMALL, factors=False)
+        with config.patch(LIMITS if "limits" in function else {}):  # pyright: ignore[reportUnknownMemberType]
+            steps[f"{function}: {plan}"][1]().backward()
+    eager = traced(sizes, factors=False, device=device)
     steps["botorch: eager"] = eager, eager
     times: dict[str, list[float]] = {name: [] for name in steps}
+    peaks = dict[str, int | None]()
     for _ in range(repeats + 1):
         for name, (step, run) in steps.items():
             step.zero_grad()
             begin = time.perf_counter()
-            run().backward()
+            peaks[name] = _trained(run, device)
             times[name].append(time.perf_counter() - begin)
-    gradients = {name: np.asarray(step.candidates.grad) for name, (step, _) in steps.items()}
+    gradients = {name: np.asarray(step.candidates.grad.cpu()) for name, (step, _) in steps.items()}  # type: ignore[union-attr]
     exact = gradients["botorch: eager"]
     for name, gradient in gradients.items():
+        row = {"strategy": name, f"{device}_ms": 1e3 * statistics.median(times[name][1:])}
         off = float(np.abs(gradient - exact).max() / np.abs(exact).max())
-        yield {"strategy": name, "cpu_ms": 1e3 * statistics.median(times[name][1:]), "gradient_off": off}
+        yield row | {"gradient_off": off} | ({} if peaks[name] is None else {"taken_bytes": peaks[name]})
+
+
+def _ours(cost_model: remat.CostModel) -> Callable[..., Any]:
+    return partial(remat.compile, cost_model=cost_model)
+
+
+def _without_checkpoint(step: Step, **options: Any) -> Callable[..., Any]:
+    return remat.compile(step, plan=without_checkpoint(remat.capture(step, device="cuda")), **options)
+
+
+def _trained(run: Callable[..., Any], device: str) -> int | None:
+    if device == "cuda":
+        return peak_bytes(lambda: run().backward(), torch.device(device))
+    run().backward()
+    return None
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -162,7 +189,7 @@ TABLE = ResultTable(
     "experiments.bench.acquisition",
     "The acquisition function qEHVI, kernel by kernel",
     cases=lambda: CASES,
-    measure=lambda case: timed() if case.startswith("timed") else counted(case),
+    measure=lambda case: timed(TIMED[case]) if case in TIMED else counted(case),
     summary=summary,
 )
 

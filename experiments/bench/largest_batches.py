@@ -66,18 +66,27 @@ class Trained(nn.Module):
             return functional.cross_entropy(self.model(args[0]), args[1]) if args[0].dim() == 4 else self.model(*args)
 
 
-def captured(name: str, batch: int) -> remat.Graph:
+def captured(name: str, batch: int, device: str = GPU) -> remat.Graph:
     """Captures a step at a batch; sentences have 512 words."""
+    step, given = fake(*step_of(name, batch))
+    return remat.capture(step, *given, device=device)
+
+
+def step_of(name: str, batch: int, device: str = "meta") -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Makes the model of a step, and its arguments; on a device, parameters of language models are zeros."""
     if name.startswith("hf-"):
         model, args = recipes()[name].make()
         inputs = (tokens(batch, 512),) * len(args)
     else:
         inputs = images(batch)
         model = import_module("timm").create_model(name)
-    with torch.device("meta"):
+    with torch.device(device):
         args = tuple(make() for make in inputs)
-    step, given = fake(Trained(model).train(), args)
-    return remat.capture(step, *given, device=GPU)
+    if device != "meta":
+        model = model.to_empty(device=device) if name.startswith("hf-") else model.to(device)
+        for tensor in (*model.parameters(), *model.buffers()) if name.startswith("hf-") else ():
+            tensor.detach().zero_()
+    return Trained(model).train(), args
 
 
 def predictors(name: str) -> dict[int, StepPredictor]:

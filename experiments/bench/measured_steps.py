@@ -67,12 +67,13 @@ class Step:
         self._way, self._autocast, self._is_ours = way, case.autocast, limit_bytes is not None
         if way == CHECKPOINTED:
             checkpoint_layers(self._model)
+        self._step: Any = torch_compile(self._loss, dynamic=False)
         if limit_bytes is not None:
-            prices = Roofline(device=device_of(case.device))
-            budget = MemoryBudget(limit_bytes, of="peak", estimator=prices)
-            self._step: Any = remat.compile(self._loss, cost_model=budget, dynamic=False)
-        else:
-            self._step = torch_compile(self._loss, dynamic=False)
+            self._step = self._ours(limit_bytes, Roofline(device=device_of(case.device)))
+
+    def _ours(self, limit_bytes: int, prices: Roofline) -> Any:
+        budget = MemoryBudget(limit_bytes, of="peak", estimator=prices)
+        return remat.compile(self._loss, cost_model=budget, dynamic=False)
 
     def first(self) -> Row:
         """Compiles the step, and returns what it computes."""
@@ -169,24 +170,24 @@ def device_of(kind: str) -> Any:
     return measured_device("cpu") if kind == "cpu" else device_called(torch.cuda.get_device_name()) or "h100"
 
 
-def _work(pipe: Any, case: Case, way: str, limit_bytes: int | None) -> None:
+def _work(pipe: Any, make: type[Step], case: Case, way: str, limit_bytes: int | None) -> None:
     step = None
     for name in iter(pipe.recv, None):
         try:
-            step = step or Step(case, way, limit_bytes)
+            step = step or make(case, way, limit_bytes)
             pipe.send((getattr(step, name)(), ""))
         except Exception as error:  # the other ways go on
             pipe.send((None, " ".join(f"{type(error).__name__}: {error}".split())[:200]))
 
 
 class Worker:
-    """Asks the process of one way to train; the arguments are those of `Step`."""
+    """Asks the process of one way to train; the arguments are those of `Step`, of which `make` is a subclass."""
 
-    def __init__(self, case: Case, way: str, limit_bytes: int | None = None) -> None:
+    def __init__(self, case: Case, way: str, limit_bytes: int | None = None, make: type[Step] = Step) -> None:
         context = multiprocessing.get_context("spawn")
         self.way, self.limit_bytes, self.error = way, limit_bytes, ""
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, case, way, limit_bytes), daemon=True)
+        self._process = context.Process(target=_work, args=(other, make, case, way, limit_bytes), daemon=True)
         self._process.start()
         other.close()
 
@@ -220,29 +221,34 @@ def measured(case: Case) -> Iterator[Row]:
         raise RuntimeError("needs a GPU; none is here")
     workers: list[Worker] = []
     try:
-        rows = _started([Worker(case, way) for way in case.rivals], workers)
+        rows = started([Worker(case, way) for way in case.rivals], workers)
         if case.has_ours:
             peaks = {way: row["peak_bytes"] for way, row in rows.items() if not row["error"]}
-            rows |= _started([Worker(case, f"{OURS}{way}", peak) for way, peak in peaks.items()], workers)
-        running = [worker for worker in workers if not worker.error]
-        times: dict[str, list[float]] = {worker.way: [] for worker in running}
-        begin = time.monotonic()
-        for turn in range(_ROUNDS):
-            if turn >= 3 and time.monotonic() - begin > _LONG_S:
-                break
-            for worker in running:
-                times[worker.way] += [] if worker.error else worker.ask("seconds") or []
-        predicted = _side_by_side("predicted", running)
-        for worker in running:
-            rows[worker.way] |= predicted[worker.way] | {"error": worker.error}
+            rows |= started([Worker(case, f"{OURS}{way}", peak) for way, peak in peaks.items()], workers)
+        yield from timed_in_turns(rows, workers)
     finally:
         for worker in workers:
             worker.close()
+
+
+def timed_in_turns(rows: dict[str, dict[str, Any]], workers: Sequence[Worker]) -> Iterator[Row]:
+    """Times the steps of all ways in turns, and predicts them; yields their rows with both."""
+    running = [worker for worker in workers if not worker.error]
+    times: dict[str, list[float]] = {worker.way: [] for worker in running}
+    begin = time.monotonic()
+    for turn in range(_ROUNDS):
+        if turn >= 3 and time.monotonic() - begin > _LONG_S:
+            break
+        for worker in running:
+            times[worker.way] += [] if worker.error else worker.ask("seconds") or []
+    predicted = _side_by_side("predicted", running)
+    for worker in running:
+        rows[worker.way] |= predicted[worker.way] | {"error": worker.error}
     for way, row in rows.items():
         yield {"way": way, **row, "step_s": statistics.median(times[way]) if times.get(way) else None}
 
 
-def _started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, Any]]:
+def started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, Any]]:
     """Compiles the steps of new workers, and measures their peaks by turns."""
     workers += new
     rows = _side_by_side("first", new)

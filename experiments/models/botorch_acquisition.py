@@ -80,8 +80,11 @@ def hypervolume_improvement(sizes: Sizes) -> tuple[Any, Tensor]:
     return function, torch.rand(sizes.restarts, sizes.q, sizes.dims, dtype=double)
 
 
-def traced(sizes: Sizes, factors: bool) -> Step:
-    """Traces the function; with `factors`, products are multiplications and least values are read with `amin`."""
+def traced(sizes: Sizes, factors: bool, device: str = "cpu") -> Step:
+    """Traces the function; with `factors`, products are multiplications and least values are read with `amin`.
+
+    It is traced on the CPU; on another device the same operators run.
+    """
     function, candidates = hypervolume_improvement(sizes)
     with _without_numbers(), _factors() if factors else ExitStack(), torch.no_grad():
 
@@ -89,7 +92,11 @@ def traced(sizes: Sizes, factors: bool) -> Step:
             return -function(x).sum()
 
         graph = make_fx(loss, tracing_mode="fake", _allow_non_fake_inputs=True)(candidates)
-    return Step(graph, candidates)
+    for node in graph.graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = node.kwargs | {"device": torch.device(device)}
+    graph.recompile()
+    return Step(graph, candidates).to(device)
 
 
 @contextmanager
