@@ -12,8 +12,8 @@ only convert count, too.
 "No checkpoint" saves what autograd saves; "refined" is `remat.refine` for a minute; "memory-budget" without a share
 keeps half of what PyTorch's default plan saves. "Factors": products over objectives are multiplications of their parts,
 and least values are read with `amin`. "Limits off": TorchInductor's limits on the length of an expression are raised.
-Timed steps take turns, each with its own gradient compared: on a GPU with the sizes above, on this CPU with 32 samples,
-4 restarts and 32 cells.
+Timed steps take turns: on a GPU with the sizes above, where norms of gradients are compared; on this CPU with 32
+samples, 4 restarts and 32 cells, where gradients are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from torch._inductor import config
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget, StepTime
-from experiments.bench.measured_steps import device_of
+from experiments.bench.measured_steps import Step as MeasuredStep
+from experiments.bench.measured_steps import Worker, device_of, started, timed_in_turns
 from experiments.models.botorch_acquisition import Sizes, Step, traced
 from experiments.models.recipe import fake
 from experiments.models.save_everything import plan_of
@@ -46,7 +47,6 @@ from remat.predict.time.known_devices import find_device
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.triton_code import PassCode, triton_code
-from remat.pytorch.measure.peak import peak_bytes
 from remat.pytorch.seam.gpu_sheets import sheet_of
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
@@ -57,6 +57,7 @@ SMALL = Sizes(samples=32, restarts=4, q=8, objectives=4, cells=32)
 OPERATIONS_PER_S = 4.85e12
 LIMITS = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000, "realize_acc_reads_threshold": 1000}
 NONE, DEFAULT, OURS, REFINED = "no checkpoint", "PyTorch's default", "step-time", "step-time, refined"
+EAGER = "eager"
 COST_MODELS: dict[str, remat.CostModel] = {
     "byte-traffic": ByteTraffic(),
     "byte-traffic, aggressive": ByteTraffic(mode="aggressive"),
@@ -69,8 +70,6 @@ PLANS = {
     "factors": (NONE, DEFAULT, OURS, REFINED, "memory-budget, 0.25 of the peak"),
     "factors, limits off": (NONE, DEFAULT, OURS),
 }
-TIMED = {"timed on this CPU": "cpu", "timed on a GPU": "cuda"}
-CASES = [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), *TIMED]
 
 
 def without_checkpoint(graph: remat.Graph) -> remat.Plan:
@@ -124,53 +123,70 @@ def _arithmetic(code: PassCode) -> list[int]:
     return [sum(operations(code.sources[name]) for name in launched) for launched in code.launched]
 
 
-def timed(device: str, repeats: int = 7) -> Iterator[Row]:
-    """Compiles steps for a device, and times them in turns; on a GPU their peaks are measured, too."""
-    functions, sizes, priced = ["botorch", "factors"], SMALL, "cpu"
-    ways: dict[str, Callable[..., Any]] = {DEFAULT: torch_compile}
-    if device == "cuda":
-        functions, sizes, priced = [*PLANS], SIZES, device_of(device)
-        ways |= {NONE: _without_checkpoint, "byte-traffic, aggressive": _ours(ByteTraffic(mode="aggressive"))}
-    else:
-        torch.set_num_threads(1)
-    ways[OURS] = _ours(StepTime(device=priced))
+def timed(repeats: int = 7) -> Iterator[Row]:
+    """Compiles small steps for this CPU, and times them in turns."""
+    torch.set_num_threads(1)
     steps: dict[str, tuple[Step, Callable[..., Any]]] = {}
-    for function, (plan, compiled) in product(functions, ways.items()):
-        step = traced(sizes, function != "botorch", device)
+    ours = partial(remat.compile, cost_model=StepTime(device="cpu"))
+    ways: dict[str, Callable[..., Any]] = {DEFAULT: torch_compile, OURS: ours}
+    for function, (plan, compiled) in product(("botorch", "factors"), ways.items()):
+        step = traced(SMALL, function != "botorch")
         steps[f"{function}: {plan}"] = step, compiled(step, dynamic=False)
-        with config.patch(LIMITS if "limits" in function else {}):  # pyright: ignore[reportUnknownMemberType]
-            steps[f"{function}: {plan}"][1]().backward()
-    eager = traced(sizes, factors=False, device=device)
+        steps[f"{function}: {plan}"][1]().backward()
+    eager = traced(SMALL, factors=False)
     steps["botorch: eager"] = eager, eager
     times: dict[str, list[float]] = {name: [] for name in steps}
-    peaks = dict[str, int | None]()
     for _ in range(repeats + 1):
         for name, (step, run) in steps.items():
             step.zero_grad()
             begin = time.perf_counter()
-            peaks[name] = _trained(run, device)
+            run().backward()
             times[name].append(time.perf_counter() - begin)
-    gradients = {name: np.asarray(step.candidates.grad.cpu()) for name, (step, _) in steps.items()}  # type: ignore[union-attr]
+    gradients = {name: np.asarray(step.candidates.grad) for name, (step, _) in steps.items()}
     exact = gradients["botorch: eager"]
     for name, gradient in gradients.items():
-        row = {"strategy": name, f"{device}_ms": 1e3 * statistics.median(times[name][1:])}
         off = float(np.abs(gradient - exact).max() / np.abs(exact).max())
-        yield row | {"gradient_off": off} | ({} if peaks[name] is None else {"taken_bytes": peaks[name]})
+        yield {"strategy": name, "cpu_ms": 1e3 * statistics.median(times[name][1:]), "gradient_off": off}
 
 
-def _ours(cost_model: remat.CostModel) -> Callable[..., Any]:
-    return partial(remat.compile, cost_model=cost_model)
+class GpuStep(MeasuredStep):
+    """Takes the step of a function under a plan, at the sizes of the paper."""
+
+    def __init__(self, _: None, way: str, __: int | None) -> None:
+        function, _, plan = way.partition(": ")
+        self._device, self._way, self._args, self._autocast = torch.device("cuda"), way, (), False
+        self._limits = LIMITS if "limits" in function else {}
+        self._model = traced(SIZES, function != "botorch", "cuda")
+        if plan == NONE:
+            saved = without_checkpoint(remat.capture(self._model, device="cuda"))
+            self._step = remat.compile(self._model, plan=saved, dynamic=False)
+        elif plan in (EAGER, DEFAULT):
+            self._step = self._model if plan == EAGER else torch_compile(self._model, dynamic=False)
+        else:
+            model = StepTime(device=device_of("cuda")) if plan == OURS else COST_MODELS[plan]
+            self._step = remat.compile(self._model, cost_model=model, dynamic=False)
+
+    def first(self) -> Row:
+        """Compiles the step, and returns what it computes."""
+        with config.patch(self._limits):  # pyright: ignore[reportUnknownMemberType]
+            return super().first()
+
+    def predicted(self) -> Row:
+        """Predicts nothing: `counted` does, for another GPU."""
+        return {}
 
 
-def _without_checkpoint(step: Step, **options: Any) -> Callable[..., Any]:
-    return remat.compile(step, plan=without_checkpoint(remat.capture(step, device="cuda")), **options)
-
-
-def _trained(run: Callable[..., Any], device: str) -> int | None:
-    if device == "cuda":
-        return peak_bytes(lambda: run().backward(), torch.device(device))
-    run().backward()
-    return None
+def timed_on_gpu() -> Iterator[Row]:
+    """Compiles the steps for a GPU, measures their peaks, and times them in turns."""
+    ways = [f"botorch: {plan}" for plan in (EAGER, NONE, DEFAULT, "byte-traffic, aggressive", OURS)]
+    ways += [f"factors: {plan}" for plan in (NONE, DEFAULT, OURS)] + [f"factors, limits off: {OURS}"]
+    workers: list[Worker] = []
+    try:
+        rows = started([Worker(None, way, None, GpuStep) for way in ways], workers)
+        yield from timed_in_turns(rows, workers)
+    finally:
+        for worker in workers:
+            worker.close()
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -185,11 +201,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+TIMED = {"timed on this CPU": timed, "timed on a GPU": timed_on_gpu}
+
 TABLE = ResultTable(
     "experiments.bench.acquisition",
     "The acquisition function qEHVI, kernel by kernel",
-    cases=lambda: CASES,
-    measure=lambda case: timed(TIMED[case]) if case in TIMED else counted(case),
+    cases=lambda: [*(f"{function}: {plan}" for function, plans in PLANS.items() for plan in plans), *TIMED],
+    measure=lambda case: TIMED[case]() if case in TIMED else counted(case),
     summary=summary,
 )
 

@@ -28,7 +28,7 @@ from experiments.report.result_table import ResultTable, Row
 from remat.predict.time.roofline import Roofline
 
 ALONE, IN_STREAM, BESIDE = "recomputed alone", "copies in the kernels' stream", "copies in their own stream"
-SHARES = {"Llama 3 8B, 4 of 32 layers, 32k tokens": 20, "GPT-2 medium, 12 of 24 layers": 40}
+SHARES = {"Llama 2 7B, 6 of 32 layers": 40}
 """Cases by name, and the budget in percent of what PyTorch's default plan saves."""
 
 

@@ -170,7 +170,7 @@ def device_of(kind: str) -> Any:
     return measured_device("cpu") if kind == "cpu" else device_called(torch.cuda.get_device_name()) or "h100"
 
 
-def _work(pipe: Any, make: type[Step], case: Case, way: str, limit_bytes: int | None) -> None:
+def _work(pipe: Any, make: type[Step], case: Any, way: str, limit_bytes: int | None) -> None:
     step = None
     for name in iter(pipe.recv, None):
         try:
@@ -183,7 +183,7 @@ def _work(pipe: Any, make: type[Step], case: Case, way: str, limit_bytes: int | 
 class Worker:
     """Asks the process of one way to train; the arguments are those of `Step`, of which `make` is a subclass."""
 
-    def __init__(self, case: Case, way: str, limit_bytes: int | None = None, make: type[Step] = Step) -> None:
+    def __init__(self, case: Any, way: str, limit_bytes: int | None = None, make: type[Step] = Step) -> None:
         context = multiprocessing.get_context("spawn")
         self.way, self.limit_bytes, self.error = way, limit_bytes, ""
         self._pipe, other = context.Pipe()
@@ -265,7 +265,7 @@ def started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, Any
 def _side_by_side(name: str, workers: Sequence[Worker]) -> dict[str, dict[str, Any]]:
     """Calls a method of `Step` that needs a core of its own, for as many workers at once as there are cores for."""
     rows: dict[str, dict[str, Any]] = {}
-    at_once = max(1, (os.cpu_count() or 1) // 3)
+    at_once = max(1, (os.cpu_count() or 1) // 2)
     for start in range(0, len(workers), at_once):
         batch = workers[start : start + at_once]
         for worker in batch:

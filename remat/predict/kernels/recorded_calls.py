@@ -98,6 +98,8 @@ def _read(argument: Any, sources: tuple[int, ...]) -> Any:
     if "v" in entry:
         return entry["hint"] if "hint" in entry else Ref(sources[entry["v"]])
     ((kind, content),) = entry.items()
+    if kind == "dict":
+        return {name: _read(item, sources) for name, item in content.items()}
     return Slice(kind, content)
 
 
@@ -107,3 +109,5 @@ def _refs(arguments: Any) -> Iterator[int]:
             yield argument.position
         elif isinstance(argument, list):
             yield from _refs(argument)
+        elif isinstance(argument, dict):
+            yield from _refs(cast(dict[str, Any], argument).values())

@@ -91,7 +91,7 @@ def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
     if getattr(formula, "__code__", formula) is _OVER_SHAPES and isinstance(value, torch.Tensor):
         args, kwargs = map_arg((node.args, node.kwargs), shape)
         return formula.__wrapped__(*args, **kwargs, out_shape=_Shape(value.shape))
-    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+    args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))  # a body has none
     try:
         return formula(*args, **kwargs, out_val=value)
     except AssertionError:  # torch 2.11 has no formula for grouped-query attention: repeat keys and values

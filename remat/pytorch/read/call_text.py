@@ -12,6 +12,7 @@ Numbers, texts, booleans, null and lists are themselves (Infinity and NaN includ
     {"dtype": "float32"}                and "device", "layout" and "memory_format" in the same way
     {"complex": [re, im]}
     {"slice": [start, stop, step]}
+    {"dict": {"key": ...}}              a dictionary whose keys are texts, such as the arguments of a Triton kernel
     {"unknown": "Generator"}            an argument that cannot be rebuilt; only its type is kept
 
 Strides are not recorded: see `remat.pytorch.read.sample_call`.
@@ -87,7 +88,16 @@ def _texts(calls: Sequence[Any]) -> tuple[str, ...]:
 
 def _without_nodes(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Iterable[fx.Node]) -> Any:
     producers = {node: _producer(node, k) for k, node in enumerate(sources)}
+    if any(isinstance(argument, Mapping) for argument in (*args, *kwargs.values())):
+        args, kwargs = [*map(_tagged, args)], {name: _tagged(argument) for name, argument in kwargs.items()}
     return map_arg({"args": args, "kwargs": kwargs} if kwargs else [*args], producers.__getitem__)
+
+
+def _tagged(argument: Any) -> Any:
+    if isinstance(argument, Mapping):
+        entries = cast("Mapping[str, Any]", argument)
+        return {"dict": {name: _tagged(entry) for name, entry in entries.items()}}
+    return [*map(_tagged, argument)] if isinstance(argument, list | tuple) else argument  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
 
 
 def _producer(node: fx.Node, position: int) -> dict[str, int]:
@@ -138,6 +148,8 @@ def _read(value: Any, producers: Sequence[Any], device: torch.device) -> Any:
     ((kind, content),) = entry.items()
     if kind == "unknown":
         raise CannotRebuild(f"an argument of type {content}")
+    if kind == "dict":
+        return {name: _read(item, producers, device) for name, item in content.items()}
     return device if kind == "device" else _READERS[kind](content)
 
 

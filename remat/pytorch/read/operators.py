@@ -191,8 +191,13 @@ def _unary(target: Any) -> bool:
     return first == "Tensor" and not any("Tensor" in other for other in others)
 
 
+# A Triton kernel computes from its arguments alone, and writes into copies of them. What changes scores of attention is
+# a function of the scores and their positions, in which torch allows no random numbers.
+_WITHOUT_EFFECTS = ("triton_kernel_wrapper_functional", "flex_attention")
+
+
 def _unrepeatable(target: Any) -> str | None:
-    if isinstance(target, HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator) and target.name() not in _WITHOUT_EFFECTS:
         return "a higher-order operator: its body may draw random numbers or have effects"
     if is_overload(target):
         if target.namespace in _COLLECTIVES:

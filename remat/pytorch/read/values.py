@@ -95,7 +95,7 @@ def _is_noncontiguous(value: torch.Tensor) -> bool:
 def _other(value: object) -> _Kind:
     if isinstance(value, torch.SymInt):
         return _Kind("symint", bytes=_SYMBOL_BYTES)
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, dict)):  # a Triton kernel returns a dictionary
         return _Kind(unsaveable="a tuple: its elements can be saved")
     if isinstance(value, (torch.SymFloat, torch.SymBool)):
         return _Kind(unsaveable=f"a {type(value).__name__}")
