@@ -331,6 +331,42 @@ def test_the_acquisition_function_on_a_cpu() -> None:
     assert f"takes {ours:.0%} of the time of PyTorch's default" in section("Measured on a CPU")
 
 
+def test_the_acquisition_function_on_a_gpu() -> None:
+    rows = {row["strategy"]: row for row in rows_of("acquisition") if "gpu_ms" in row}
+    lines = (words := section("An acquisition function")).splitlines()
+    for strategy, row in rows.items():
+        function, plan = strategy.split(": ")
+        assert f"| {function} | {plan} | {row['peak_bytes'] / 1e9:.3f} GB | {row['gpu_ms']:.1f} ms |" in lines
+    assert len({row["gradient_norm"] for row in rows.values()}) == 1
+    none, ours = (rows[f"botorch: {plan}"] for plan in ("no checkpoint", "step-time"))
+    time_share, peak_share = ours["gpu_ms"] / none["gpu_ms"], ours["peak_bytes"] / none["peak_bytes"]
+    assert f"takes {time_share:.2f} of the time of no checkpoint and {peak_share:.2f} of its peak" in sentences(words)
+    modelled = {row["case"]: row["ms"] for row in rows_of("acquisition") if "ms" in row}
+    own, default = (modelled[f"factors: {plan}"] for plan in ("step-time", "PyTorch's default"))
+    assert f"{own:.1f} ms were modelled for `step-time` and {default:.1f} ms for the default" in sentences(words)
+
+
+def test_a_step_that_offloads() -> None:
+    rows, words = {row["way"]: row for row in rows_of("measured_copies")}, section("Measured on an H200")
+    for way, name in (("recomputed alone", "recomputed alone"), ("copies in their own stream", "copies beside")):
+        row, added = rows[way], rows[way]["step_s"] / rows["PyTorch's default"]["step_s"] - 1
+        figures = f"{row['peak_bytes'] / 1e9:.3f} GB | {1e3 * row['step_s']:.1f} ms | {added:+.1%} |"
+        assert any(line.startswith(f"| {name}") and line.endswith(figures) for line in words.splitlines())
+    beside = rows["copies in their own stream"]
+    assert f"{beside['host_bytes'] / 1e9:.2f} GB wait on the host" in words
+    assert f"The link carries {beside['link_bytes_per_s'] / 1e9:.0f} GB/s" in words
+    assert f"Kernels hide {beside['hidden_s'] / beside['copied_s']:.0%} of the copies' time" in words
+    assert f"a step of {1e3 * beside['modelled_s']:.0f} ms" in words
+    assert rows["copies in the kernels' stream"]["host_bytes"] == 0, "the page says so"
+
+
+def test_measured_peaks_of_table_2() -> None:
+    errors = [abs(row["error"]) for row in rows_of("measured_batches")]
+    said = f"{statistics.median(errors):.1%} higher than predicted in the median, with workspace, and {max(errors):.1%}"
+    assert said in sentences(section("If saved values are held"))
+    assert len(errors) == 9
+
+
 def test_the_largest_batch() -> None:
     rows, lines = rows_of("largest_batches"), section("The largest batch").splitlines()
     models: dict[str, dict[str, str]] = {}

@@ -183,7 +183,9 @@ def timed_on_gpu() -> Iterator[Row]:
     workers: list[Worker] = []
     try:
         rows = started([Worker(None, way, None, GpuStep) for way in ways], workers)
-        yield from timed_in_turns(rows, workers)
+        for row in timed_in_turns(rows, workers):
+            facts = {name: row.get(name) for name in ("peak_bytes", "gradient_norm", "error")}
+            yield {"strategy": row["way"], "gpu_ms": 1e3 * row["step_s"] if row["step_s"] else None, **facts}
     finally:
         for worker in workers:
             worker.close()

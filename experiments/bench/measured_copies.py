@@ -95,7 +95,8 @@ def measured(case: Case) -> Iterator[Row]:
             copies = {} if worker is None else worker.ask("profiled") or {}
             if copies.get("copied_s"):
                 copies["link_bytes_per_s"] = 2 * row["host_bytes"] / copies["copied_s"]
-            yield {**row, **copies, "error": row["error"] or (worker.error if worker else "")}
+            error = row["error"] or (worker.error if worker else "")
+            yield {name: value for name, value in row.items() if name != "limit_bytes"} | copies | {"error": error}
     finally:
         for worker in workers:
             worker.close()
