@@ -20,10 +20,12 @@ from test_calls import conv_net
 
 import remat
 from remat import Graph, GraphBuilder, InvalidOption
-from remat.errors import InvalidGraph, UnknownName
+from remat.answer import registry
+from remat.errors import InvalidGraph, NotInstalled, UnknownName
 from remat.plugin import Estimator, Region
 from remat.predict.time import Flops, Profile, Roofline
 from remat.predict.time.device import DeviceProfile
+from remat.predict.time.known_devices import find_device
 from remat.predict.time.work import Work
 from remat.pytorch.measure.timing import Stopwatch, device_label, device_name
 from remat.pytorch.read.capture import visit_joint_graphs
@@ -277,6 +279,19 @@ def test_a_default_is_the_same_whatever_was_measured(
     after = remat.plugin.find_estimator(remat.plugin.DEFAULT_ESTIMATOR).recompute_cost(transformer)
     assert np.array_equal(before, after)
     assert not np.array_equal(after, Roofline("here").recompute_cost(transformer))
+
+
+def test_a_profile_written_into_an_option_is_no_name() -> None:
+    """Its text is longer than the system lets the name of a file be."""
+    with pytest.raises(UnknownName, match=r"no device is named .DeviceProfile"):
+        remat.plugin.find_estimator(f"roofline:device={find_device('h200')!r}".replace(",", ";"))
+
+
+def test_a_source_folder_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_installed", lambda group: {})  # type: ignore[misc]
+    monkeypatch.setattr(registry, "_loaded", {})
+    with pytest.raises(NotInstalled, match=r"'roofline' is not found, because remat .* run `pip install -e \.`"):
+        remat.plugin.find_estimator("roofline")
 
 
 def test_estimators_go_by_name() -> None:

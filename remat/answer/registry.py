@@ -243,4 +243,9 @@ def _find(group: str, kind: str, name: str) -> Any:
             raise NotInstalled(
                 f"the {kind} {name!r} ({installed[name].value}) cannot be imported: {error}{hidden}"
             ) from error
+    if not installed:  # remat has plug-ins of every kind
+        raise NotInstalled(
+            f"the {kind} {name!r} is not found, because remat is imported from its source folder and is not installed: "
+            f"run `pip install -e .` in that folder"
+        )
     raise UnknownName(f"no {kind} is named {name!r}{near_of(name, _names(group))}")

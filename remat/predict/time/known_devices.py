@@ -9,6 +9,7 @@ measures all of them on this machine's device.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from remat.errors import InvalidOption, UnknownName
@@ -109,7 +110,10 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
     if name in KNOWN:
         return KNOWN[name]
     path = Path(device).expanduser()
-    if path.is_file() or path.suffix == ".json":
+    is_file = path.suffix == ".json"
+    with suppress(OSError):  # raised for a text that is too long to be the name of a file
+        is_file = is_file or path.is_file()
+    if is_file:
         return DeviceProfile.load(path)
     hint = near_of(name, [*KNOWN, *ALIASES, HERE])
     raise UnknownName(f"no device is named {name!r}, and there is no such file{hint}")
