@@ -32,6 +32,8 @@ from remat.pytorch.run import shared_budget
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 WIDTH, ROWS = 32, 256
+GRADIENT = torch.ones(ROWS, WIDTH)
+"""Of a result: the argument of a backward pass, which no peak counts."""
 
 
 class Block(nn.Module):
@@ -144,11 +146,11 @@ def train(step: Any, inputs: Sequence[Tensor], in_flight: int) -> None:
         alive.append(step(x))
         if len(alive) == in_flight:
             one = alive.popleft()
-            one.backward(torch.ones_like(one))
+            one.backward(GRADIENT)
             del one
     while alive:
         one = alive.popleft()
-        one.backward(torch.ones_like(one))
+        one.backward(GRADIENT)
         del one
 
 
@@ -171,7 +173,7 @@ def test_calls_in_flight_keep_a_budget_of_saved_memory_and_are_planned_once(sear
     budget = 500_000
     step = remat.compile(model, cost_model=MemoryBudget(budget, in_flight=3), codegen=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for _ in range(3):
             train(step, inputs, 3)
     assert len(searched) == 1
@@ -193,7 +195,7 @@ def test_calls_in_flight_keep_a_limit_of_the_peak(searched: list[int]) -> None:
         train(step, inputs, 3)
 
     with no_cpu_kernels(), warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         for _ in range(2):
             model.zero_grad(set_to_none=True)
             run()
@@ -203,6 +205,40 @@ def test_calls_in_flight_keep_a_limit_of_the_peak(searched: list[int]) -> None:
     assert len(searched) == 1
     with no_cpu_kernels(), pytest.warns(UserWarning, match=r"4 calls .* counts only 3, so the limit may be exceeded"):
         train(step, inputs, 4)
+
+
+class InTwoGraphs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = stage(), stage()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+@pytest.mark.parametrize("of", ["saved", "peak"])
+def test_calls_in_flight_keep_a_limit_where_a_stage_has_two_graphs(of: Any) -> None:
+    """What two calls of both graphs hold is counted together."""
+    torch.compiler.reset()
+    model, inputs = InTwoGraphs(), [torch.randn(ROWS, WIDTH) for _ in range(4)]
+    limit = {"saved": 600_000, "peak": 1_100_000}[of]
+    step = remat.compile(model, cost_model=MemoryBudget(limit, of=of, in_flight=2), codegen=of == "peak")
+    with no_cpu_kernels(), warnings.catch_warnings():
+        for _ in range(2):  # the first step is planned graph by graph
+            model.zero_grad(set_to_none=True)
+            train(step, inputs, 2)
+        warnings.simplefilter("error", UserWarning)
+        model.zero_grad(set_to_none=True)
+        train(step, inputs, 2)
+        model.zero_grad(set_to_none=True)
+        if of == "peak":
+            taken = peak_bytes(lambda: train(step, inputs, 2), torch.device("cpu"))
+        else:
+            taken = 2 * saved_activations(step, model, inputs[0])[1].bytes
+    assert 0.6 * limit <= taken <= limit
+    assert "budget: kept" in str(step.report())
 
 
 def test_a_device_counts_the_calls_in_flight_and_warns_of_more() -> None:
@@ -219,7 +255,7 @@ def test_a_device_counts_the_calls_in_flight_and_warns_of_more() -> None:
     assert told.plans[-1].peak_bytes <= 2_500_000
     step = remat.compile(model, cost_model=budget, codegen=False)
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         train(step, inputs, 2)
     with pytest.warns(UserWarning, match=r"3 calls .* counts only 2, so .* MemoryBudget\(..., in_flight=3\)"):
         train(step, inputs, 3)
