@@ -127,8 +127,8 @@ class Layers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            x = self.kernel(layer(x)).cos()
-        return x.square().mean()
+            x = self.kernel(layer(x)).sin()
+        return x.mean()
 
 
 class Attention(nn.Module):
@@ -200,7 +200,7 @@ def test_a_file_holds_the_same_graph(case: str, tmp_path: Path) -> None:
 
 def test_a_second_capture_is_the_same_graph() -> None:
     """Torch numbers the calls of Triton kernels in a process; a graph does not depend on such numbers."""
-    assert captured("triton_op").arguments == graph_of("triton_op").arguments
+    assert captured("triton_op").arguments == captured("triton_op").arguments
 
 
 BUDGETS = [MemoryBudget(0.0), MemoryBudget(0.3), MemoryBudget(1.0), MemoryBudget(0.5, of="peak")]
@@ -232,7 +232,7 @@ def test_a_tensor_that_a_triton_kernel_writes_can_be_saved() -> None:
 
 
 def test_a_kernel_writes_over_an_empty_tensor() -> None:
-    """So a Triton kernel takes the memory of any other operator; measured on an H200."""
+    """So a Triton kernel takes as much memory as another operator, whose result is new; measured on an H200."""
     peaks = [
         remat.timeline(graph, plan_of(graph, SaveEverything())).peak_bytes
         for sine in (sine_by_triton, opaque_sine)
