@@ -9,7 +9,8 @@ with their buffers by the rules of torch 2.13. Begin reading in `step`. The rule
   are allocated before it, and none is freed until it returns. On GPUs, each kernel is a step.
 - *Buffers in memory* (`allocated`). A buffer that only its own kernel reads is not in memory. A buffer between kernels
   that share only outer loops is in memory, unless it is an array of one inner loop. The parts of a concatenation are
-  parts of the whole, and a scatter writes into its target.
+  parts of the whole, and a scatter writes into its target. A user's Triton kernel writes into an argument that the pass
+  computes and nothing else reads, such as an empty tensor, which no kernel fills.
 - *Overwriting* (`allocated`). A kernel writes a result over an argument that it reads for the last time, exactly where
   it writes: a result of this pass, or a saved value that has no other owner.
 - *Reuse* (`allocated`). The memory of a freed buffer is reused for a later buffer of the same size and dtype, unless

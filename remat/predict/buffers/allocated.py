@@ -85,6 +85,7 @@ class AllocatedPass:
     def _places(self) -> dict[Buffer, Buffer]:
         inside: dict[Buffer, Buffer] = {}
         for loop in self.scheduled.loops:
+            inside.update(loop.over)
             if loop.mutates is not None:
                 inside[loop.writes[0]] = loop.mutates
             elif not loop.launched:
@@ -104,6 +105,8 @@ class AllocatedPass:
                 self._call(unit.group, at)
             elif unit.kind == "result":
                 self._result(unit.group)
+            elif not unit.group.reads:  # an empty tensor
+                self._allocate(self.memory(unit.defines[0]), at, None)
             if alone or self._facts.gpu:
                 self._flush(at)
             for nest in unit.group.nests:

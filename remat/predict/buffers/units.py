@@ -51,6 +51,8 @@ class PassUnits:
     @classmethod
     def of(cls, scheduled: ScheduledPass, freeable: Collection[int]) -> PassUnits:
         renamed = {loop.writes[0]: loop.mutates for loop in scheduled.loops if loop.mutates is not None}
+        over = {after: target for loop in scheduled.loops for after, target in loop.over.items()}
+        renamed |= over
         units, free_bytes = _units(scheduled, renamed)
         arguments = {buffer for v, buffer in scheduled.arguments.items() if v in freeable}
         defined = {buffer: unit for unit in units for buffer in unit.defines}
@@ -74,6 +76,7 @@ class PassUnits:
         for unit in units:  # of an argument, Inductor counts only what the last access reads
             free_bytes.update((dep[0], size) for dep, size in unit.group.reads.items() if dep[0] in arguments)
         kept = {buffer for unit in units for buffer in unit.defines if buffer.output}
+        kept.update(target for after, target in over.items() if after.output)
         kept.update(set(handed) & set(scheduled.returned.values()))
         return cls(tuple(units), predecessors, successors, readers, free_bytes, handed, frozenset(kept))
 
@@ -119,7 +122,7 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
         else:
             results = [buffer for buffer in written if buffer.output or buffer in read]
             several = Buffer(-1, (0,), 1)
-            add(group, (several,), "call", sum(buffer.bytes for buffer in results), needs)
+            add(group, (several,), "call", sum(b.bytes for b in results if b not in renamed), needs)
             for buffer in results:
                 add(group, (buffer,), "result", 0, {several: None})
     return _sorted(units, scheduled), free_bytes

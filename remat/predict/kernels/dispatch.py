@@ -13,6 +13,8 @@ from remat.predict.kernels.library import (
     convolution,
     convolution_backward,
     library,
+    triton_kernel,
+    uninitialized,
 )
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
@@ -71,6 +73,8 @@ _OWN: dict[str, Rule] = {
     "prims.inductor_seeds": library,
     "prims.inductor_random": random,
     "prims.inductor_lookup_seed": seed,
+    "triton_kernel_wrapper_functional": triton_kernel,
+    "aten.empty": uninitialized,
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
     "prims._low_memory_max_pool_with_offsets": max_pool,
     **dict.fromkeys(VIEWS, view_operator),

@@ -111,6 +111,7 @@ class Loop:
     launched: bool = True  # False for a concatenation, whose parts are written in place, so that no kernel runs
     mutates: Buffer | None = None  # the buffer that a scatter adds to
     several: bool = False  # whether it is a call with several results
+    over: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])  # its results in the memory of arguments
     unaligned: bool = False  # whether an eager operator returns its results, whose alignment is then unknown
     arguments: tuple[Buffer, ...] = ()  # the tensors that a call reads, with the shape and the layout that it gets
     reduction: str = ""  # how it reduces, such as "sum"

@@ -58,6 +58,37 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
     return _result(lowering, call, loop)
 
 
+def triton_kernel(lowering: Lowering, call: Call) -> View | None:
+    """Lowers a user's Triton kernel, which writes over an argument that the pass computes and nothing else reads.
+
+    Instead of any other argument, it writes a copy (`reinplace_inplaceable_ops`).
+    """
+    result = library(lowering, call)
+    if not call.is_tuple:
+        return result
+    loop, make = lowering.stores.loops[-1], lowering.elements[call.position]
+    mine = {buffer for earlier in lowering.stores.loops for buffer in earlier.writes}
+
+    def element(lowering: Lowering, one: Call) -> View:
+        view = make(lowering, one)
+        argument: int = call.kwargs["kwargs"][one.args[1]].position
+        target = lowering.views[argument].box.buffer
+        is_free = lowering.uses.readers[argument] == 1 and target in mine and target not in loop.over.values()
+        if view.box.buffer and target and is_free and target.value == argument:
+            loop.over[view.box.buffer] = target
+        return view
+
+    lowering.elements[call.position] = element
+    return None
+
+
+def uninitialized(lowering: Lowering, call: Call) -> View:
+    """Lowers an empty tensor to memory that no kernel writes."""
+    buffer = Buffer(call.position, call.shape, call.itemsize, lowering.stores.strides[call.position])
+    lowering.stores.loops.append(Loop(frozenset({call.position}), {}, [buffer], generated=False, launched=False))
+    return View.of_buffer(buffer)
+
+
 def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -> None:
     """Adds the call that begins, ends or makes a copy of an offloaded value.
 

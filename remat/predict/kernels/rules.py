@@ -58,7 +58,7 @@ NEEDS_REALIZED = aten(
 CALLED_BY_NAME = aten("addmm") | {"placeholder"}
 """Calls that are no fallbacks, and whose arguments are stored only when the call is lowered."""
 
-ALIGNED = aten("mm addmm bmm baddbmm add _int_mm convolution")
+ALIGNED = aten("mm addmm bmm baddbmm add _int_mm convolution") | {"triton_kernel_wrapper_functional"}
 """Calls with aligned results; the results of other calls are in `GraphLowering.unaligned_buffers`."""
 
 FIXED_LAYOUT = aten("mm _int_mm convolution_backward")

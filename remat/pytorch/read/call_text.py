@@ -33,7 +33,7 @@ from remat.errors import CannotRebuild, InvalidGraph
 from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.fakes import hint
-from remat.pytorch.seam.torch_names import call_of_node
+from remat.pytorch.seam.torch_names import call_of_node, without_table_numbers
 
 _NAMED: dict[type, str] = {
     torch.dtype: "dtype",
@@ -89,7 +89,8 @@ def _texts(calls: Sequence[Any]) -> tuple[str, ...]:
 def _without_nodes(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Iterable[fx.Node]) -> Any:
     producers = {node: _producer(node, k) for k, node in enumerate(sources)}
     if any(isinstance(argument, Mapping) for argument in (*args, *kwargs.values())):
-        args, kwargs = [*map(_tagged, args)], {name: _tagged(argument) for name, argument in kwargs.items()}
+        args = [*map(_tagged, args)]
+        kwargs = {name: _tagged(argument) for name, argument in without_table_numbers(kwargs).items()}
     return map_arg({"args": args, "kwargs": kwargs} if kwargs else [*args], producers.__getitem__)
 
 

@@ -95,4 +95,6 @@ def _cause(error: BaseException) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(" raised:"):  # Dynamo names the backend first
+        del lines[0]
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -43,6 +43,11 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
             stack.enter_context(thread_local_patch(torch.cuda, name, _always(value), constant=True))
         stack.enter_context(thread_local_patch(torch.cuda, "get_rng_state", _no_state))
         stack.enter_context(thread_local_patch(torch.cuda, "set_rng_state", _always(None)))
+        # For a model with `torch.cuda.device(...)`, Dynamo calls the functions under names of its own since torch 2.13.
+        variable = internals("torch._dynamo.variables.ctx_manager").CUDADeviceVariable
+        for name in ("_exchange", "_maybe_exchange"):
+            stand_in = staticmethod(getattr(torch.cuda, f"{name}_device"))
+            stack.enter_context(patch.object(variable, f"{name}_fn", stand_in, create=True))
         yield
 
 

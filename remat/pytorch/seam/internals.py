@@ -34,6 +34,7 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._dynamo.external_utils": (),
     "torch._dynamo.exc": ("BackendCompilerFailed", "TorchDynamoException"),
     "torch._dynamo.utils": ("counters",),
+    "torch._dynamo.variables.ctx_manager": ("CUDADeviceVariable",),
     "torch._functorch.config": (
         "activation_memory_budget",
         "activation_memory_budget_runtime_estimator",
@@ -51,6 +52,7 @@ USED: dict[str, tuple[str, ...]] = {
         "min_cut_rematerialization_partition(joint_module, num_fwd_outputs, static_lifetime_input_indices)",
     ),
     "torch._guards": ("CompileContext.current_compile_id", "detect_fake_mode"),
+    "torch._higher_order_ops.triton_kernel_wrap": ("kernel_side_table",),
     "torch._inductor": ("list_mode_options", "list_options"),
     "torch._inductor.async_compile": ("AsyncCompile.cpp_pybinding(argtypes, source_code)",),
     "torch._inductor.codecache": ("PyCodeCache.load(source_code)",),

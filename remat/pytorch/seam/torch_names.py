@@ -19,7 +19,7 @@ from torch.utils.checkpoint import SAC_IGNORED_OPS
 from torch.utils.checkpoint import checkpoint as checkpoint_call
 from torch.utils.flop_counter import shape_wrapper
 
-from remat.pytorch.seam.internals import unsupported
+from remat.pytorch.seam.internals import internals, unsupported
 
 try:
     from torch._C._autograd import _top_saved_tensors_default_hooks
@@ -75,6 +75,21 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
         if argument.name == name:
             return args[i] if i < len(args) else kwargs.get(name, argument.default_value)
     return None
+
+
+def without_table_numbers(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns keyword arguments with a Triton kernel's name and constants instead of places in tables of this process.
+
+    Those of calls of other operators are returned unchanged.
+    """
+    if "constant_args_idx" not in kwargs:
+        return kwargs
+    tables = internals("torch._higher_order_ops.triton_kernel_wrap").kernel_side_table
+    kernel = tables.get_kernel(kwargs["kernel_idx"])
+    while hasattr(kernel, "fn"):  # a kernel, or what tunes one, holds a function
+        kernel = kernel.fn
+    constants = tables.get_constant_args(kwargs["constant_args_idx"])
+    return {**kwargs, "kernel_idx": kernel.__name__, "constant_args_idx": constants}
 
 
 def written_arguments(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
