@@ -180,7 +180,7 @@ class MemoryBudget(CostModel):
         return GRAPHS_OWN if self.estimator == DEFAULT_ESTIMATOR else find_estimator(self.estimator).step_device
 
     def on_device(self, device: str) -> MemoryBudget:
-        """Returns the budget with the roofline of a device, if the estimator is the default.
+        """Returns this cost model, with the roofline of a device if its estimator is the default.
 
         Raises:
             InvalidOption: the estimator names another device.

@@ -53,7 +53,7 @@ class UnknownName(RematError):
 
 
 class InvalidOption(RematError, ValueError):
-    """An option of a solver, a cost model or a call is out of range."""
+    """An option of a solver, a cost model or a call is not allowed."""
 
 
 class NotInstalled(RematError):

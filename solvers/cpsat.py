@@ -1,4 +1,4 @@
-"""Solves with OR-Tools' CP-SAT: exactly within a byte budget, in integers, with time limits and valid bounds."""
+"""Solves problems exactly by OR-Tools' CP-SAT: in integers, within byte budgets, with time limits and valid bounds."""
 
 # OR-Tools ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -134,7 +134,7 @@ class _Model:
 
     @classmethod
     def of(cls, problem: Problem, count_sizes: bool) -> _Model:
-        """Builds the program of a feasible problem; 10,000 values take 0.2 s."""
+        """Models a feasible problem for CP-SAT; 10,000 values take 0.2 s."""
         from ortools.sat.python import cp_model
 
         rules = forced_values(problem)

@@ -75,7 +75,7 @@ class Knapsack(Solver):
 
 @dataclass(frozen=True)
 class GreedyKnapsack(Knapsack):
-    """Picks the items in the order of their worth per byte, as long as they fit."""
+    """Picks items by falling worth per byte, and skips those that do not fit."""
 
     name: ClassVar[str] = "knapsack-greedy"
 

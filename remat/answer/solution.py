@@ -31,7 +31,7 @@ class Termination:
     Attributes:
         reason: the outcome, as the solver claims it.
         bound: a lower bound on the cost of every plan, in the problem's unit; None without one.
-        limit: the limit that stopped the solver ("time"); None if none did.
+        limit: "time" or "interrupt" if that stopped the solver; else None.
         detail: the message of the package behind the solver.
     """
 

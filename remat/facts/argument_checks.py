@@ -46,7 +46,7 @@ def checked_number(label: str, number: Any, least: int = 0) -> int:
 
 
 def checked_bytes(label: str, amount: Any) -> int:
-    """Returns an amount of memory in bytes: a whole number, or a size such as "80GB".
+    """Converts a whole number, or a size such as "80GB", to a number of bytes.
 
     Raises an `InvalidOption` that begins with `label` for anything else.
     """

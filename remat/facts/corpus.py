@@ -37,7 +37,7 @@ class Entry:
         sizes: the sizes of the model and its inputs.
         dtype: the element type of the parameters.
         cite: the publication of the model; "" for small models of this project.
-        values, uses: the numbers of values and uses of the graph.
+        values, uses: the numbers of values (nodes) and uses (edges) of the graph.
         no_recompute_saved_bytes: what the forward pass saves if nothing runs twice.
         file_bytes, sha256: size and hash of the file.
     """

@@ -139,7 +139,7 @@ class Delays:
         return np.minimum(self.out, self.clock.forward_end_ns), later_ns[np.maximum(self.back, 0)]
 
     def of_plan(self, recomputed: BoolArray, offloaded: BoolArray) -> tuple[IntArray, IntArray]:
-        """Returns (r,) and (s,): lower bounds in nanoseconds on the forward and backward pass of a plan."""
+        """Returns lower bounds in nanoseconds on a plan's forward (r,) and backward pass (s,)."""
         out, back, recomputes = self.counted_values
         copy_ns, recompute_ns = self.clock.copy_ns[offloaded], self.clock.again_ns[recomputed]
         forward_ns, backward_ns = self.always_ns
@@ -149,7 +149,7 @@ class Delays:
         )
 
     def priced(self, problem: Problem, shares: tuple[IntArray, IntArray]) -> tuple[Problem, int]:
-        """Returns the problem priced by the average, times `_SHARES`, and the part that is the same for every plan.
+        """Returns the problem at averaged prices, and the time that every plan takes, both times `_SHARES`.
 
         Args:
             problem: with `Problem.offload`.
@@ -230,7 +230,7 @@ def fit_offload(
 
 
 class _Search:
-    """Holds the state of the game: all plans and times so far, the best plan, and the highest bound."""
+    """Holds the state of the game (see module): all plans and times so far, the best plan, and the highest bound."""
 
     def __init__(self, problem: Problem, clock: StepClock) -> None:
         self.problem, self.clock, self.delays = problem, clock, Delays.of(clock)

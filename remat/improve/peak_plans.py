@@ -148,7 +148,7 @@ class PeakPlans:
 
     @property
     def least_saved_bytes(self) -> int:
-        """Returns the bytes that every plan saves at least."""
+        """Returns the fewest bytes that any plan saves."""
         return self._hull.smallest.saved_bytes
 
     @property
@@ -284,7 +284,7 @@ class PeakPlans:
         return Choice.from_saved(self.problem, saved & ~self.problem.cannot_save.mask | self._not_recomputable)
 
     def also_saving(self, choice: Choice, values: IntArray) -> Choice:
-        """Returns the legal choice that saves more: those of the values, (m,) positions, that a choice recomputes."""
+        """Returns the legal choice that also saves those of `values`, (m,) positions, that `choice` recomputes."""
         saved = choice.saved.copy()
         saved[values] |= choice.recomputed[values]
         return self.legal(saved)

@@ -245,12 +245,13 @@ def _ended() -> Termination:
 def checked_plan(
     plans: Plans, measure: Callable[[_Plan], int | None], limit_bytes: int, limits: Sequence[int | Fraction]
 ) -> tuple[int | None, _Plan | None]:
-    """Finds a plan that keeps a limit also by measurement, and returns (measured bytes or None, plan or None).
+    """Finds a plan that keeps a limit when measured, too, and returns (measured bytes or None, plan or None).
 
     If a plan exceeds the limit by a factor when measured, the next one is searched within a limit that is smaller by
     this factor. But the error of one plan says little about others: PyTorch's one-liners are measured, too, if they are
-    better. If no plan keeps the limit, bytes take none, and a fraction takes the plan with the smallest peak measured.
-    Then PyTorch's default plan is measured, too, because the smallest predictions are often those that are too low.
+    better. If no plan keeps the limit, a limit in bytes gives no plan, and a fraction the one with the least measured
+    peak. For a fraction, PyTorch's default plan is measured, too, because the smallest predictions are often those that
+    are too low.
 
     Args:
         plans: where plans come from.

@@ -1,4 +1,4 @@
-"""Chooses which regions of a graph to save: exactly within saved bytes, by prediction within a limit of the peak."""
+"""Chooses which regions of a graph to save: a solver keeps a limit of saved bytes, predictions one of the peak."""
 
 from __future__ import annotations
 

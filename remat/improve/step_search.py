@@ -315,7 +315,7 @@ class StepPlans:
         return equivalence_classes(self._graph, _DISTANCE)[self._graph.plannable]
 
     def _save_values(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
-        """Saves single values, as many as fit by simulation, which knows what is freed before the peak."""
+        """Saves single values while the simulated peak fits: the simulation knows what is freed before it."""
         for _ in range(_ROUNDS):
             more = self._plans.saving_more(best.choice, limit_bytes / max(best.peak_bytes, 1))
             if more is None or not self._is_better(plan := self._plan(more, "single values"), best, limit_bytes):

@@ -30,8 +30,8 @@ class PipelineSchedule:
 
     Attributes:
         name: "1f1b", "interleaved-1f1b" or "gpipe".
-        stages: the number of stages of all ranks.
-        ranks: the number of ranks; each has as many stages.
+        stages: the number of stages in all.
+        ranks: the number of ranks; each has stages / ranks of the stages.
         microbatches: the number of microbatches in a step.
 
     Raises:

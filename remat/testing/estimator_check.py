@@ -19,9 +19,9 @@ from remat.testing.trials import for_all, is_hashable, require, require_options,
 def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int = 100) -> None:
     """Checks that an estimator meets its contract, on random graphs of up to 12 values.
 
-    - Its options are a frozen, hashable dataclass with a readable repr, it has a unit, and `data` is a text.
+    - Its options are a frozen, hashable dataclass with a readable repr, it has a unit, and `data()` returns text.
     - It prices every value with a non-negative integer, with a sum below 2**62. Values that are never recomputed
-      (inputs, views, elements of tuples, the tangents' closure) cost 0. It refuses sums that could overflow.
+      (inputs, views, elements of tuples, what needs tangents) cost 0. It refuses sums that could overflow.
     - The same graph always has the same prices. Names and storage ids are labels: other labels change no price.
 
     Args:

@@ -53,11 +53,11 @@ def problems(
         min_values, max_values: bounds on the number of values.
         budget: whether they have a byte budget.
         offload: whether values can be offloaded.
-        rows: whether some values have one to three budgets of their own.
+        rows: whether one to three more budgets limit parts of the values.
         feasible: True draws only problems that have a plan, None draws any. Problems are made feasible, not rejected: a
             ban that excludes every plan is lifted, a budget is raised.
-        largest: the largest finite price or size. The largest price of each problem is drawn first, so that small
-            problems full of ties are as likely as large prices.
+        largest: the largest finite price or size. A bound on the prices is drawn first, so that small prices, full of
+            ties, are as likely as large ones.
     """
     n = draw(st.integers(min_values, max_values))
     price = st.integers(0, draw(st.sampled_from((1, 3, 1000, largest))))

@@ -23,7 +23,7 @@ class TrafficLimited(KernelObjective):
 
     Attributes:
         extra_traffic: how much more than the caller's plan the answer may move, as a fraction: 0.05 is five percent.
-            None for no limit.
+            None sets no limit.
         most_traffic_bytes: the limit itself; None for the one that follows from the caller's plan.
     """
 

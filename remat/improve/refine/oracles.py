@@ -30,7 +30,7 @@ class Oracle(ABC):
     asked_in_search: ClassVar[bool] = False
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Names the entries of a score.
+        """Returns the names of a score's terms.
 
         Raises:
             InvalidOption: this oracle cannot score such an objective.

@@ -16,7 +16,7 @@ from remat.problem.feasibility import check_feasible, forced_values
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Holds a legal choice, and the memory that it saves.
+    """Holds a legal choice and the bytes that it keeps saved.
 
     Attributes:
         choice: a choice over all values of the graph; what is saved includes inputs.
@@ -33,10 +33,10 @@ class Space:
     From the last value to the first, what the backward pass needs and the set does not save is recomputed if that is
     possible, and saved otherwise. So inputs, random numbers and what the user marked MUST_SAVE are saved wherever they
     are needed, and every set leads to a legal choice: a value that can be neither saved nor recomputed makes its
-    consumers impossible to recompute, so that none of them needs it (`remat.problem.feasibility.forced_values`).
+    consumers not recomputable, so that none of them needs it (`remat.problem.feasibility.forced_values`).
 
     Args:
-        keep: (n,) values that are not to be recomputed either, where saving can avoid that.
+        keep: (n,) more values not to recompute; ignored as a whole if that leaves no legal plan.
         copies: (n,) how many storages of the whole model each value stands for; None means one.
 
     Raises:

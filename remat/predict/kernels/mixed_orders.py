@@ -1,8 +1,8 @@
 """Fuses two reductions of the same data, one along rows and one along columns, into one Triton kernel.
 
-An example is the gradients of a layer norm: the input's reduces rows, those of the weights reduce columns. The kernel
-reads each row once for both, and sums columns in parts. Source: `MixOrderReduction` and `FusedMixOrderReductions` of
-torch 2.13.
+For example, in a layer norm, the gradient of the input reduces rows, and those of the weights reduce columns. The
+kernel reads each row once for both, and sums columns in parts. Source: `MixOrderReduction` and
+`FusedMixOrderReductions` of torch 2.13.
 """
 
 from __future__ import annotations

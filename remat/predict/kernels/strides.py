@@ -62,7 +62,7 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
 
 
 def in_order_of(shape: Shape, strides: Shape) -> Shape:
-    """Returns dense strides in the order of other strides; among equals, the last is innermost (`get_fill_order`).
+    """Returns dense strides in the order of `strides`; of equal ones, the last is innermost (`get_fill_order`).
 
     >>> in_order_of((2, 3, 4, 5), channels_last((8, 1, 3, 3)))  # columns, channels, rows
     (60, 5, 15, 1)

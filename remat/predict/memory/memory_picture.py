@@ -35,10 +35,10 @@ def draw(
     peak_step: int,
     path: str | Path | None,
 ) -> Picture:
-    """Draws T > 0 steps, and writes the picture if there is a path: see `Timeline.show`.
+    """Draws the memory of T > 0 steps, and writes the picture if there is a path: see `Timeline.show`.
 
     Args:
-        names: the value that each step computes.
+        names: the value that each step computes or copies.
         live_bytes: for each reason, the bytes (T,) that it keeps alive during each step; the first is at the bottom.
     """
     figure = Picture(figsize=(8.0, 3.6), layout="constrained")

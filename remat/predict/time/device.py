@@ -34,9 +34,9 @@ class DeviceProfile:
     Attributes:
         name: a name for people.
         flops_per_s: floating-point operations per second of dense matrix products, by element type, with tensor cores
-            where PyTorch uses them by default. "float32" is required: it also counts for other types and other
+            where PyTorch uses them by default. "float32" is required: it is taken for all other types and
             operators.
-        bytes_per_s: memory traffic, reads plus writes.
+        bytes_per_s: memory traffic per second, reads plus writes.
         launch_ns: the least time of a kernel, however small.
         source: where the figures come from.
         flops_fraction, bytes_fraction: the share of the two ceilings that large, well-shaped kernels reach; 1 for
@@ -49,7 +49,7 @@ class DeviceProfile:
         host_latency_ns: the least time of a copy, however small.
 
     Raises:
-        InvalidOption: a figure is missing, not positive or not finite.
+        InvalidOption: a figure is missing, out of range or not finite.
     """
 
     name: str

@@ -66,12 +66,12 @@ class Roofline(Estimator):
         return self.device
 
     def data(self) -> str:
-        """Returns the ceilings themselves, not the file from which they come."""
+        """Returns the figures of the device as text, not the name of their file."""
         return repr(find_device(self.device))
 
 
 def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
-    """Returns an array (n,) of the arithmetic ceiling of each value."""
+    """Returns the FLOP/s that the device reaches for each value, (n,)."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
     for i in products:  # they multiply in the type of the first argument whose rate is known, or in their own

@@ -176,7 +176,7 @@ class _Stage:
         return fixed + self.buffer_bytes + self.accumulated_bytes
 
     def default_bytes(self) -> tuple[int, int]:
-        """Returns what one pass takes with PyTorch's default plan besides what waits, and what waits."""
+        """Returns, for PyTorch's default plan, the bytes that one pass adds, and those of all calls in flight."""
         plan = default_plan(self.graph)
         line = timeline(self.graph, no_recompute_plan(self.graph) if plan is None else plan)
         return line.peak_bytes - line.at_forward_end, self.in_flight * line.at_forward_end

@@ -108,7 +108,7 @@ class _Trials:
 
 
 def pass_of(graph: fx.Graph, kernels: Sequence[InductorKernel]) -> Pass:
-    """Converts a forward or backward graph, with Inductor's kernels as fusion groups."""
+    """Makes a `Pass` of a forward or backward graph; Inductor's kernels are its fusion groups."""
     *nodes, end = graph.nodes
     everything = SimpleNamespace(required_fw_nodes=nodes, tangents_closure=(), static_lifetime_input_nodes=())
     facts = extract(graph, everything, len(end.args[0]))

@@ -78,10 +78,10 @@ def visit_lowerings(
 def lower(
     graph_module: fx.GraphModule, fake_mode: Any, visit: LoweringVisitor, *, backward: bool, donated: Sequence[int] = ()
 ) -> list[tuple[int, ...] | None]:
-    """Visits the lowering of a forward or backward graph of torch's partitioner, without Dynamo and AOTAutograd.
+    """Calls `visit` with the lowering of a forward or backward graph, without Dynamo and AOTAutograd.
 
     Args:
-        donated: positions of the inputs that it may overwrite.
+        donated: positions of the inputs that Inductor may overwrite.
 
     Returns:
         Inductor's strides of each output; None for outputs that are no tensors.

@@ -1,4 +1,4 @@
-"""Lists the kernels that TorchInductor schedules for a plan, without code: of a model, or of a `Graph` alone."""
+"""Lists the kernels that TorchInductor schedules for a plan of a model or a `Graph`, before it writes code."""
 
 from __future__ import annotations
 

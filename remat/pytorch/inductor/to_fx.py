@@ -1,4 +1,4 @@
-"""Rebuilds a joint FX graph from the columns of a `Graph`, with fake tensors and without allocations.
+"""Rebuilds a joint FX graph from the columns of a `Graph`, with fake tensors; only constants are real.
 
 Operators, arguments, shapes and dtypes are the original ones. What a graph does not record is chosen: inputs are
 contiguous, tangents have the strides of the outputs to which they belong, constants contain zeros, and symbolic sizes

@@ -1,4 +1,4 @@
-"""Measures the ceilings of this machine's device: `remat device`."""
+"""Measures the peak rates of this machine's device: `remat device`."""
 
 from __future__ import annotations
 

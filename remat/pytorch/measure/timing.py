@@ -72,7 +72,7 @@ class Stopwatch:
 
 
 def timed_device(kind: str | None) -> torch.device:
-    """Returns the device of a kind: "cpu", "cuda", or None for CUDA if there is any."""
+    """Returns the device "cpu" or "cuda"; for None, CUDA if there is any, else the CPU."""
     require_kind(kind)
     available = torch.cuda.is_available()
     if kind == "cuda" and not available:

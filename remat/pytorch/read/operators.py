@@ -136,7 +136,7 @@ class Operators:
 
 
 def is_expensive(target: Any) -> bool:
-    """Returns whether an operator is a product, a convolution or attention, in eager mode, too.
+    """Returns whether an operator, also one of eager mode, is a product, a convolution or attention.
 
     The cost of a custom operator is unknown, so it counts as expensive, as in torch.
     """

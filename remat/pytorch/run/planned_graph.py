@@ -30,11 +30,11 @@ class ChosenPlan:
     Attributes:
         plan: what to save and recompute.
         by: the name of the solver, or how the plan was found, in words.
-        gap: how much more than the best plan it costs at most, as a part of its cost; None if unknown.
+        gap: the most that it costs above the best plan, as a fraction of its cost; None if unknown.
         is_proven: whether it is optimal, with a verified proof.
         checked_peak_bytes: its peak by the code that Inductor writes for it; None if that was not checked.
         check: the result of the check in a sentence; "" without a check.
-        together: the same, of all graphs that are alive at the same time.
+        together: this result for all graphs that are alive at the same time.
     """
 
     plan: Plan

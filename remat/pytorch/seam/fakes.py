@@ -89,7 +89,7 @@ def owned(model: Callable[..., Any], args: Any) -> list[Tensor]:
 
 @contextmanager
 def in_their_mode(model_or_fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Generator[None]:
-    """Runs the block in the mode of the model's and arguments' fake tensors, if they are fake.
+    """Runs the block in the `FakeTensorMode` of model and arguments, if these are fake.
 
     Constants that the model creates are then fake, too.
     """

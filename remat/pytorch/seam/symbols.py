@@ -65,7 +65,7 @@ def has_jagged_sizes(graph: fx.Graph) -> bool:
 
 @contextmanager
 def assumed(sizes: Mapping[str, int]) -> Generator[None]:
-    """Makes `remat.pytorch.seam.fakes.hint` use other sizes, by the names of symbols, than those of this call."""
+    """Makes `remat.pytorch.seam.fakes.hint` use these sizes, by the names of symbols, instead of those of this call."""
     token = _assumed.set(sizes)
     try:
         yield

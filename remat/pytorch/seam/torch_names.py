@@ -116,7 +116,7 @@ def detached(tensor: Tensor) -> Tensor:
 
 
 def writes_to(tensor: Tensor) -> int:
-    """Returns how often operators have written to a tensor; 0 in inference mode, where torch does not count."""
+    """Returns how often operators have written to a tensor; 0 for an inference tensor, where torch does not count."""
     return 0 if tensor.is_inference() else tensor._version
 
 
