@@ -26,7 +26,7 @@ _LOOKED_AT = 6
 
 
 def peak_rise(parts: Sequence[Subproblem], choices: Sequence[Choice], solver: str | Solver | None = None) -> str | None:
-    """Compares choices within a budget with PyTorch's default plans, and returns a warning if the peak is higher.
+    """Returns a warning if choices within a budget have a higher peak than PyTorch's default plans; else None.
 
     Peaks are those of `remat.timeline`: of the compiled step, if a graph records its calls, with copies to a host
     between its kernels. The warning names the smallest budget found whose peak is not higher. It is sought at vertices
