@@ -1,8 +1,8 @@
-"""Computes when values take memory under a plan, and prices memory by the time at which it is taken.
+"""Computes when values take memory under a plan, and prices memory depending on the moment at which it is taken.
 
-A budget of saved bytes prices all bytes alike. But the peak occurs at some steps, and memory at other steps is free. So
+A budget of saved bytes prices all bytes alike. But the peak occurs at some moments, and at others memory is free. So
 each byte gets a price at each moment, the highest where most memory is alive. For such prices one minimum cut finds the
-best plan, if each value takes memory when it did under the plan that the prices come from.
+best plan, as long as live ranges stay those of the plan that the prices come from.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _PARTS = 10_000
 
 
 def torch_budget_plans(graph: Graph, budgets: Iterable[float] = TWENTIETHS) -> Iterator[tuple[float, BoolArray]]:
-    """Yields the values that PyTorch saves at each budget, (n,), from the largest budget on; equal plans once.
+    """Yields pairs (budget, mask (n,) of what PyTorch saves), by falling budgets; a repeated plan is left out.
 
     It yields nothing if annotations of the user contradict PyTorch's rules.
     """
@@ -73,7 +73,7 @@ def _saved(graph: Graph, problem: Problem) -> BoolArray:
 
 
 class _Knapsack:
-    """Decides which banned values are saved within a share of memory, so that the most arithmetic is not repeated."""
+    """Decides which banned values are saved within a share of memory, so that the least arithmetic is repeated."""
 
     def __init__(self, graph: Graph, problem: Problem, most_bytes: int, largest: float) -> None:
         self.graph, self.problem = graph, problem

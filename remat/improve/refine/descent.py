@@ -1,8 +1,8 @@
 """Searches locally: makes the first move that lowers the score, until no move does.
 
 An infeasible state, which breaks a limit, is worse than every feasible one, and of two infeasible states the one with
-the smaller violation is better. So the search may start anywhere. Saved bytes are limited, and what the objective
-limits.
+the smaller violation is better. So the search may start anywhere. There is a limit of saved bytes, and there may be
+limits of the objective.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Acceptance:
 
 
 class Descent:
-    """Descends from one state.
+    """Runs the local search from one state.
 
     Attributes:
         acceptance: decides whether a move is made.

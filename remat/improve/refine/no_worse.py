@@ -34,8 +34,8 @@ class NoWorse(KernelObjective):
     and `lagrangian` that recompute little and save no more bytes.
 
     Attributes:
-        estimator: estimates recompute time: a registered name or an instance. A plan takes as long as its cost by
-            `costmodels.RecomputeTime`.
+        estimator: estimates recompute time: a registered name or an instance. The recompute time of a plan is its cost
+            by `costmodels.RecomputeTime`.
     """
 
     name: ClassVar[str] = "no-worse"
