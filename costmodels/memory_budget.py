@@ -173,7 +173,7 @@ class MemoryBudget(CostModel):
 
     @property
     def step_device(self) -> object:
-        """Returns the device of the estimator; that of the graph, if the estimator is the default.
+        """Returns the device of the estimator; for the default estimator, the device of the graph.
 
         With an estimator without a device, such as "flops", plans are ranked by price alone.
         """

@@ -85,7 +85,7 @@ class Page:
 
         Raises:
             InvalidOption: there is no path.
-            UnknownPlugin: no estimator has this name.
+            UnknownName: no estimator has this name.
             NotInstalled: matplotlib is missing.
             OSError: a file cannot be read.
             RematError: a file is neither a graph nor a comparison, or it is damaged.
