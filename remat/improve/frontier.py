@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 PYTORCH = "PyTorch's default"
 EAGER = "nothing runs twice (eager)"
 
-# With a host, plans are searched at so many budgets, from the fewest bytes to what PyTorch's default plan saves.
+# With a host, plans are searched at this many budgets, from the fewest bytes to what PyTorch's default plan saves.
 _BUDGETS = 8
-# The bound is drawn at so many budgets of an edge, if it is no straight line there.
+# The bound is drawn at this many budgets of an edge, if it is no straight line there.
 _SAMPLES = 64
 
 
@@ -59,9 +59,9 @@ class Frontier:
     """Describes the trade-off between saved bytes and cost, with a lower bound at every budget.
 
     The vertices of the lower convex hull are exact, and a flow proves each. Between two vertices lie plans that are
-    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound`
-    says what a plan there costs at least. Where costs times bytes are larger than the flow solver can count, vertices
-    that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
+    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound` is a
+    lower bound on their cost. Where costs times bytes are larger than the flow solver can count, vertices that lie
+    close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
 
     Attributes:
         problem: what was solved, without a budget.

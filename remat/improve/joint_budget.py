@@ -37,7 +37,7 @@ from remat.proof.solve import solve
 SharedStorage: TypeAlias = tuple[int, Sequence[tuple[int, str]]]
 """The bytes of a storage, and for each graph that may save it: the subproblem's position, and the value's name."""
 
-# So often a joint problem is solved at most, to count once what several graphs save.
+# A joint problem is solved at most this often, to count once what several graphs save.
 _ROUNDS = 3
 
 

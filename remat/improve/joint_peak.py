@@ -38,9 +38,9 @@ from remat.predict.memory import Simulator
 from remat.problem.costmodel import CostModel
 from remat.words import human_bytes
 
-# Of each graph, plans within so many limits are sought: from its smallest peak to that of its cheapest plan.
+# Of each graph, plans within this many limits are sought: from its smallest peak to that of its cheapest plan.
 _LIMITS = 6
-# Branch and bound looks at so many partial combinations; then it takes the best one so far.
+# Branch and bound looks at this many partial combinations; then it takes the best one so far.
 _NODES = 20_000
 
 

@@ -49,13 +49,13 @@ _ROUNDS = 24
 _CLOSE = 1e-5
 # The weights of an average are whole numbers that add up to this.
 _SHARES = 1024
-# So many moments of each pass, evenly spaced, are in the game from the start.
+# This many moments of each pass, evenly spaced, are in the game from the start.
 _TIMES = 24
-# So many prices of copies are tried, from 0 to what a copy costs if nothing hides it.
+# This many prices of copies are tried, from 0 to what a copy costs if nothing hides it.
 _PRICES = 8
 # How long all copies out may take in the last plans that are tried, as parts of the forward pass.
 _RATIONS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
-# So many moves solve the game between the plans and moments so far: each takes some 20 us.
+# This many moves solve the game between the plans and moments so far: each takes some 20 us.
 _PLAYS = 2000
 
 

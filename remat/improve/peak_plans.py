@@ -42,11 +42,11 @@ from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
 
-# Plans for so many evenly spaced budgets of saved bytes are sought, besides the vertices.
+# Plans for this many evenly spaced budgets of saved bytes are sought, besides the vertices.
 _SAMPLES = 8
 # Further budgets, each between the two neighbours that span the largest rectangle of peak and cost.
 _BETWEEN = 10
-# At most so many values alive at the smallest peak are saved or dropped: 2 to 5 ms each with 2,500 values.
+# At most this many values alive at the smallest peak are saved or dropped: 2 to 5 ms each with 2,500 values.
 _MOVES = 200
 # The number of prices of a byte to cut at, and a factor: they go from the smallest slope between two plans, divided by
 # the factor, to the largest slope, times the factor.
@@ -122,7 +122,7 @@ class PeakPlans:
 
     @cached_property
     def cheapest(self) -> PeakPlan:
-        """Returns the minimum cut or the plan that saves all it may: the cheaper one, or if equal, the lower peak.
+        """Returns the cheaper one of the minimum cut and the plan that saves all it may; the lower peak breaks ties.
 
         The cut recomputes all that is free to recompute, and that can take more memory than saving it.
         """

@@ -87,7 +87,7 @@ class Plans(Protocol):
 _Plan = TypeVar("_Plan")
 
 MEASURED = 5
-"""At most so many plans are measured."""
+"""At most this many plans are measured."""
 
 
 @contextmanager

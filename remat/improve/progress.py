@@ -30,7 +30,7 @@ def check_progress(progress: object) -> None:
     """Checks that `progress` can be called.
 
     Raises:
-        InvalidOption: it is neither None nor a function.
+        InvalidOption: `progress` is neither None nor a function.
     """
     if progress is not None and not callable(progress):
         raise InvalidOption(f"progress must be a function of a count and a score, got {progress!r}")

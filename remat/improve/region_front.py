@@ -117,7 +117,7 @@ def _layers(regions: RegionProblem, members: Sequence[Sequence[int]]) -> tuple[l
 
 
 def _undominated(sizes: IntArray, costs: IntArray) -> IntArray:
-    """Returns the positions of the points that no other one beats in both, by ascending size."""
+    """Returns the positions of the points on the Pareto front of (size, cost), by ascending size."""
     order = np.lexsort((costs, sizes))
     least_before = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, costs[order][:-1]))
     return order[costs[order] < least_before]

@@ -3,9 +3,9 @@
 A *layer* is a module with a number in its path ("model.layers.3"), which `torch.utils.checkpoint` can run again. A
 *region* is a module inside of a layer, or a layer. An operator belongs to the innermost region whose module runs it.
 "Save" a region: nothing of it is computed twice, so what the backward pass, or a recomputation of others, reads of it
-is kept. "Recompute" it: none of its values is kept. In either case, what one layer passes to another is kept, and what
-may not be computed twice. In a layer, what belongs to no region is recomputed. Outside of layers, PyTorch's default
-plan decides. Where nothing repeats, the outermost regions are the layers.
+is kept. "Recompute" it: none of its values is kept. In either case, what one layer passes to another is kept, and so is
+what may not be computed twice. In a layer, what belongs to no region is recomputed. Outside of layers, PyTorch's
+default plan decides. Where nothing repeats, the outermost regions are the layers.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from remat.proof.certify import proven_weight
 
 # A result is written over a buffer only if it fills at least this part of it.
 _LEAST_SHARE = 0.95
-# So many library calls are looked at, those with the most memory first; and the one kernel that writes most.
+# This many library calls are looked at, those with the most memory first; and the one kernel that writes most.
 _CALLS = 2
 
 
@@ -94,7 +94,7 @@ def has_dead_gradients(facts: StorageFacts) -> bool:
 
 def _sizes(facts: StorageFacts) -> IntArray:
     graph = facts.graph
-    # At least so many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
+    # At least this many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
     part = np.zeros(len(graph), np.bool_)
     part[graph.base[graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]]] = True
     return np.where(facts.external | part[graph.base], 0, np.minimum(graph.bytes, facts.size))

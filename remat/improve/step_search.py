@@ -44,7 +44,7 @@ from remat.predict.memory import Timeline
 
 _LOGGER = logging.getLogger(__name__)
 
-# At most so many budgets of saved bytes are tried on the way to a limit.
+# At most this many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 8
 # Two budgets are never closer than this part of what lies between those above and within the limit.
 _APART = 0.2
@@ -58,17 +58,17 @@ _NEAR = 0.01
 _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
 _FOCUS = 3
-# So often plans are cut at prices by the best step so far, and mixed, as long as a faster step is found.
+# Plans are cut at prices by the best step so far, and mixed, at most this often, as long as a faster step is found.
 _TRIES = 3
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
-# So many sets of classes of equal values are tried to be saved. Values are equal if what surrounds them is equal up to
+# This many sets of classes of equal values are tried to be saved. Values are equal if their surroundings are equal up to
 # this distance. A class must make up this part of what recomputation costs.
 _MOVES, _DISTANCE, _WORTH = 16, 4, 0.001
-# So often single values are saved of what the best plan recomputes.
+# Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
-# The best plan is mixed with so many better ones, and the way between the two is halved so often.
+# The best plan is mixed with this many better ones, and the way between the two is halved this often.
 _MIXED, _HALVINGS = 2, 5
 
 

@@ -18,7 +18,7 @@ from remat.problem.multipliers import Multipliers
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
 
-# Multipliers are rounded to so many bits, so that their product with a cost is no overflow.
+# Multipliers are rounded to this many bits, so that their product with a cost is no overflow.
 _BITS = 24
 
 

@@ -57,7 +57,7 @@ class TimeIndexedPrices:
         self._first_reads_if_nothing_saved = self._first_reads(Order.of(facts, np.zeros(n, np.bool_)))
 
     def moments(self, saved: BoolArray, step: Timeline | None = None) -> Liveness:
-        """Computes the live ranges under the plan that saves these values, (n,) of all in the graph.
+        """Computes the live ranges under the plan that saves these values, a mask (n,) over the graph.
 
         Args:
             step: the timeline of the compiled step under this plan; then the bytes alive are those of this timeline.

@@ -1,8 +1,8 @@
 """Finds the plans of PyTorch's `activation_memory_budget` from a graph, without PyTorch, as torch 2.13 does by default.
 
-A budget is a share of what its default plan saves. PyTorch lifts its rules one after the other until a minimum cut
-keeps the budget. If none does, a knapsack decides which of the values that may not be recomputed by any of these cuts
-are recomputed after all, and there is one more cut (`choose_saved_values_set` in `torch/_functorch/partitioners.py`).
+A budget is a share of what PyTorch's default plan saves. PyTorch lifts its rules one after the other until a minimum
+cut keeps the budget. If no cut does, a knapsack decides which of the values that none of these cuts may recompute are
+recomputed after all, and one more cut follows (`choose_saved_values_set` in `torch/_functorch/partitioners.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CUTS = (
     f"{DEFAULT_STEP_MODEL},rules={{{_WIDE}}}",
     f'{DEFAULT_STEP_MODEL},rules={{{_WIDE},"not_fusible":false}}',
 )
-# Memory is counted in so many parts of what the default plan saves (`dp_knapsack`).
+# Memory is counted in this many parts of what the default plan saves (`dp_knapsack`).
 _PARTS = 10_000
 
 

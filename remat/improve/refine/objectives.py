@@ -32,8 +32,8 @@ class Launch(NamedTuple):
     """Describes one kernel, predicted or compiled, as far as an objective needs it.
 
     Attributes:
-        values: positions in the graph of what it computes.
-        bytes: what it reads and writes.
+        values: positions in the graph of the values that the kernel computes.
+        bytes: the bytes that the kernel reads and writes.
     """
 
     values: Sequence[int]
@@ -46,7 +46,7 @@ class Objective(ABC):
     Attributes:
         name: what users type.
         terms: the names of the entries of a score, with units.
-        counts_arithmetic: whether recomputing a value costs anything beside memory traffic.
+        counts_arithmetic: whether recomputing a value costs anything besides memory traffic.
         begins_beyond: whether the search also begins at starts that save more bytes than the answer may.
         adds_up: whether scores add up over layers, so that what helps in a few of equal layers helps in all.
     """
