@@ -63,7 +63,7 @@ _TRIES = 3
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
-# This many sets of classes of equal values are tried to be saved. Values are equal if their surroundings are equal up to
+# This many sets of classes of equal values are tried. Values are equal if their surroundings are equal up to
 # this distance. A class must make up this part of what recomputation costs.
 _MOVES, _DISTANCE, _WORTH = 16, 4, 0.001
 # Single values of what the best plan recomputes are saved at most this often.

@@ -118,7 +118,7 @@ class Comparison(pd.DataFrame):
         return plain.where(plain.notna(), None).to_dict(orient="records")
 
     def best(self) -> list[bool]:
-        """Returns which rows have the least objective of their graph and cost model."""
+        """Returns for each row whether its objective is the least one for its graph and cost model."""
         if not {"graph", "cost_model", "objective"} <= set(self):
             return [False] * len(self)
         plain = pd.DataFrame(self)
