@@ -124,7 +124,7 @@ class PeakPlans:
     def cheapest(self) -> PeakPlan:
         """Returns the cheaper one of the minimum cut and the plan that saves all it may; the lower peak breaks ties.
 
-        The cut recomputes all that is free to recompute, and that can take more memory than saving it.
+        Of equally cheap plans the cut saves the fewest bytes, but recomputing what is free can take more memory.
         """
         everything = self.legal(self.graph.in_forward[self.graph.plannable])
         candidates = map(self._simulated, (self._hull.cheapest.choice, everything))
