@@ -20,8 +20,8 @@ class BackwardKernels:
     """Holds which kernels of the backward pass read each value of a graph of n values, and what they write.
 
     The kernels are those that `remat.predict.kernels` predicts for the plan that saves all values that the backward
-    pass needs. A recomputed value joins one of these kernels, or has a separate kernel, which writes it: that is so if
-    a library call of the backward pass reads or computes it, or if it is returned as a gradient.
+    pass needs. A recomputed value joins one of these kernels, or has a separate kernel, which writes it. The kernel is
+    separate if a library call of the backward pass reads or computes the value, or if it is returned as a gradient.
     """
 
     graph: Graph

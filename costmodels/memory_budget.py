@@ -65,12 +65,12 @@ class MemoryBudget(CostModel):
         offload: True if saved activations may wait on the host; or a device, if the estimator has none with a host: a
             known name such as "h100", a file, or a profile. Recompute times are always the estimator's.
         regions: smaller budgets of parts of the model, which hold besides `budget`: paths of modules, or patterns such
-            as "vision_tower.*", each with an amount like `budget`. All values count that these modules compute, and the
-            modules inside of them. A fraction is a share of what PyTorch's default plan saves there, but at least what
-            must be saved there (`remat.improve.byte_budgets.rows_of`).
+            as "vision_tower.*", each with an amount like `budget`. What these modules compute counts, with the modules
+            inside of them. A fraction is a share of what PyTorch's default plan saves there, but at least what must be
+            saved there (`remat.improve.byte_budgets.rows_of`).
         in_flight: how many calls are alive at the same time. A size, also one of `regions`, is for all of them
-            together. A share of saved activations is one of what each call saves by default; a share of the peak is one
-            of the peak with as many calls of PyTorch's default plan.
+            together. A fraction of saved activations is a share of what each call saves by default; a fraction of a
+            peak is a share of the peak of as many calls under PyTorch's default plan.
     """
 
     name: ClassVar[str] = "memory-budget"
@@ -173,7 +173,7 @@ class MemoryBudget(CostModel):
 
     @property
     def step_device(self) -> object:
-        """Returns the device of the estimator; that of the graph, if the estimator is the default.
+        """Returns the device of the estimator; for the default estimator, the device of the graph.
 
         With an estimator without a device, such as "flops", plans are ranked by price alone.
         """

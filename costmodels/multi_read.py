@@ -28,7 +28,7 @@ class MultiRead(ByteTraffic):
 
     B(v) is what reading v moves. reads(v) counts the kernels of the tangents' closure that read v, or compute something
     from v on the way (`costmodels.backward_kernels`); it is 1 if there is none. v needs a separate kernel if a library
-    call of the backward pass reads it: recomputing v writes it, and all kernels read it from memory. So the ban of
+    call of the backward pass reads v: then recomputing v writes v, and all kernels read v from memory. So the ban of
     Lemma 3.1 became a price.
 
     The optimum is still one minimum cut, because a price depends only on the graph and not on what else is saved. That

@@ -41,7 +41,7 @@ class StepTime(CostModel):
         find_device(self.device)  # an unknown name raises here, where the user typed it
 
     def data(self) -> str:
-        """Returns the ceilings themselves, not the file from which they come."""
+        """Returns the figures of the device as text, not the name of the file that holds them."""
         return repr(find_device(self.device))
 
     def terms(self, graph: Graph) -> Terms:

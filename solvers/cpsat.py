@@ -24,7 +24,7 @@ _THREADS = 10_000
 
 @dataclass(frozen=True)
 class CPSAT(Solver):
-    """Solves a program of `ortools.sat.python.cp_model` with literals "v is saved", "recomputed" and "offloaded".
+    """Solves a problem as a CP-SAT program with the literals "v is saved", "v is recomputed" and "v is offloaded".
 
     "Saved" means saved on the device here: the three literals of a value exclude each other. The program does not use
     the binaries `b_v` and `a_v` of `remat.problem.problem`: saved bytes would be a sum of differences `b_v - a_v`,
@@ -43,8 +43,8 @@ class CPSAT(Solver):
         workers: the number of threads. One thread gives the same plan in every run without a time limit, and with the
             full linear relaxation is no slower here than eight. With more, the plan may differ from run to run, but not
             its cost.
-        bound_first: whether to raise the bound until a plan reaches it, instead of searching for better plans. Models
-            that take long one way are mostly not those that take long the other way.
+        bound_first: whether to raise the bound until a plan reaches it, instead of searching for better plans. A model
+            that takes long in one way is mostly fast in the other.
         count_sizes: whether the budget counts how many values of each size are saved, which is mostly faster.
     """
 

@@ -26,7 +26,7 @@ _LARGEST_WITH_OFFLOADING = 10
 
 @dataclass(frozen=True)
 class Exhaustive(Solver):
-    """Compares all 2^n choices of what to recompute, each with all choices of what to offload, if anything can be.
+    """Compares all 2^n choices of what to recompute, each with all choices of what to offload, if that is allowed.
 
     The recomputed values determine the saved ones: a value must be saved if it is needed or an operand of a recomputed
     value, and is not recomputed itself. Saving more values only costs more.

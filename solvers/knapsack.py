@@ -42,7 +42,7 @@ class Knapsack(Solver):
 
     @abstractmethod
     def _pick(self, sizes: IntArray, values: IntArray, capacity: int) -> BoolArray:
-        """Picks some of k items, with sizes of at most `capacity` together, and the largest total value it can find.
+        """Returns a mask (k,) of items whose sizes add up to at most `capacity`, with the largest total value found.
 
         Args:
             sizes: (k,) bytes of each item, from 0 to `capacity`.
@@ -56,7 +56,7 @@ class Knapsack(Solver):
         return self._solution(problem, self.choice(problem, cheapest), cheapest)
 
     def choice(self, problem: Problem, cheapest: Cut) -> Choice:
-        """Returns a choice within the budget, if the cheapest plan exceeds it."""
+        """Returns a choice within the budget, for a problem whose cheapest plan exceeds the budget."""
         assert problem.budget_bytes is not None
         capacity = problem.budget_bytes - least_bytes(problem).weight
         items = np.flatnonzero(_is_item(problem, cheapest) & (problem.save_bytes <= capacity))

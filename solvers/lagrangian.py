@@ -22,21 +22,21 @@ class Lagrangian(Solver):
     """Finds the edge of the convex hull at the budget, and approaches the budget from both ends of the edge.
 
     The flow of that edge is a bound for every plan within the budget (`remat.problem.multipliers`), so the gap is
-    proven. From the left end, within the budget: at the multiplier of the edge, many choices tie, because models repeat
-    their layers. All of them are minimum cuts, which differ by sets of values that change sides together. These sets
-    change sides one by one, the largest that fits first.
+    proven. The left end of the edge keeps the budget. At the multiplier of the edge, many choices tie, because models
+    repeat their layers. All of them are minimum cuts, which differ by sets of values that change sides together. So
+    from the left end, these sets change sides one by one, the largest that fits first.
 
-    From the right end, d bytes above the budget: the search drops at least d bytes at the least cost. A value counts at
-    most d bytes there, so that a small value that is enough is preferred to a large one. Two more starts are the
-    knapsacks of `solvers.knapsack`. They are rarely near the bound, but sometimes the best on small models with few
-    large values. So no answer is worse than theirs.
+    The right end exceeds the budget, by d bytes: from there, the search drops at least d bytes at the least cost. A
+    value counts at most d bytes, so that a small value that is enough is preferred to a large one. Two more starts are
+    the plans of `solvers.knapsack`. They are rarely near the bound, but sometimes the best on small models with few
+    large values. So no answer is worse than these plans.
 
     Each start is then refilled: saved values become free, values that no longer fit are banned, and the search runs
     again for the rest of the budget, until the plan does not improve.
 
     With budgets of some values, each budget alone gives a bound and a plan, and the highest bound counts. One more plan
-    keeps the budgets one after the other: what it does not save under one may not be saved under the next ones. If no
-    plan keeps them all, none is found, though there may be one.
+    keeps the budgets one after the other: what the plan does not save under one budget is banned under the next ones.
+    If none of these plans keeps all budgets, the solver returns no plan, though there may be one.
     """
 
     name: ClassVar[str] = "lagrangian"

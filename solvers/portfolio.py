@@ -40,8 +40,8 @@ class Portfolio(Solver):
 
     Attributes:
         tolerance: how much a plan may cost above the bound to end the search, as a share of the bound: 0.001 is 0.1%.
-        seconds: wall time for both, unless the caller sets a time limit; a search may take half a second more. If time
-            ends the search, the plan depends on the machine.
+        seconds: wall time for both solvers, unless the caller sets a time limit; a search may take half a second more.
+            If time ends the search, the plan depends on the machine.
     """
 
     name: ClassVar[str] = "portfolio"

@@ -5,6 +5,6 @@ decisions together. `peak_search` finds plans within a limit of peak memory, `re
 `cross_kernel` decides what the kernels of one pass compute again, `offload_search` decides what waits on a host.
 `frontier` trades memory for time, and `traffic_frontier` trades it for the bytes that kernels move.
 
-This package imports the four floors below it and `remat.predict`. Begin reading in `choose`, which finds a plan for a
-graph under a cost model: the kind of budget decides by which of these searches.
+This package imports `remat.predict`, `remat.proof` and the packages below them. Begin reading in `choose`, which finds
+a plan for a graph under a cost model: the kind of budget decides which of these searches finds the plan.
 """

@@ -1,8 +1,8 @@
 """Reads the budgets of saved bytes that users write: a number, a size such as "8GB", a share, or a count of budgets.
 
 A share is a part of what PyTorch's default plan saves. That plan is found without PyTorch: it is a minimum cut at
-PyTorch's prices, which `remat.answer.registry.DEFAULT_STEP_MODEL` has. On all 41 graphs of the corpus for which
-PyTorch's own partitioner (2.13) can be called, both plans save exactly as many bytes.
+PyTorch's prices (`remat.answer.registry.DEFAULT_STEP_MODEL`). On all 41 graphs of the corpus for which PyTorch's own
+partitioner (2.13) can be called, this plan and PyTorch's save the same number of bytes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FEWEST = 1024
 
 
 def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
-    """Reads the budgets of a search: a list of bytes and sizes, or how many budgets, which is returned as it is.
+    """Converts a list of budgets (bytes, or sizes such as "8GB") to bytes; returns a number of budgets unchanged.
 
     Raises:
-        InvalidOption: it is neither, or one of the list is no budget.
+        InvalidOption: `budgets` is neither a list nor a number of budgets, or an entry of the list is no budget.
     """
     if isinstance(budgets, Iterable) and not isinstance(budgets, str):
         return [checked_bytes("a budget", budget) for budget in budgets]
@@ -51,14 +51,14 @@ def read_amount(budget: float | int | str, label: str) -> int | Fraction:
 
     Args:
         budget: a whole number of bytes from 1024 on (2e9, too), a size ("8GB"), a fraction from 0.0 to 1.0, or a
-            percentage ("50%"). 0 is the share of nothing: the plan saves as little as possible.
+            percentage ("50%"). 0 is read as a share: the plan saves as little as possible.
         label: the name of the option, for error messages.
 
     Returns:
         bytes as an `int`, or a share as a `Fraction`.
 
     Raises:
-        InvalidOption: it is none of these.
+        InvalidOption: `budget` is none of these.
 
     >>> read_amount(0.3, "budget"), read_amount("30%", "budget"), read_amount("8 GB", "budget")
     (Fraction(3, 10), Fraction(3, 10), 8000000000)
@@ -86,7 +86,7 @@ def read_amount(budget: float | int | str, label: str) -> int | Fraction:
 
 
 def default_plan(graph: Graph) -> Plan | None:
-    """Finds PyTorch's default plan; returns None if the user's demands contradict its rules."""
+    """Finds PyTorch's default plan; returns None if the user's demands contradict PyTorch's rules."""
     try:
         try:
             problem = replace(find_costmodel(DEFAULT_STEP_MODEL).pose(graph), budget_bytes=None)
@@ -99,13 +99,13 @@ def default_plan(graph: Graph) -> Plan | None:
 
 
 def default_saved(graph: Graph) -> BoolArray | None:
-    """Returns a mask (n,) of what PyTorch's default plan saves, views among it; None if there is no such plan."""
+    """Returns a mask (n,) of the values, also views, that PyTorch's default plan saves; None without such a plan."""
     plan = default_plan(graph)
     return None if plan is None else Choice.from_plan(graph, plan).saved
 
 
 def default_choice(graph: Graph, problem: Problem) -> Choice | None:
-    """Returns what PyTorch's default plan saves, as a choice of a problem; None if there is none that keeps its bans.
+    """Returns PyTorch's default plan as a choice of a problem; None if there is no plan, or if a ban forbids it.
 
     In place of a view, the value that owns its storage is saved, as most cost models demand.
     """
@@ -117,7 +117,7 @@ def default_choice(graph: Graph, problem: Problem) -> Choice | None:
 
 
 def default_saved_bytes(graph: Graph) -> int:
-    """Counts the bytes that PyTorch's default plan saves, each storage once, without inputs; 0 if there is none."""
+    """Counts the bytes that PyTorch's default plan saves, each storage once, inputs left out; 0 without a plan."""
     plan = default_plan(graph)
     return 0 if plan is None else PlanFacts.of(graph, plan).saved_bytes
 
@@ -125,10 +125,10 @@ def default_saved_bytes(graph: Graph) -> int:
 def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
     """Turns an amount into the bytes that a plan for a graph may save.
 
-    A share is a part of `default_saved_bytes`, but at least what every plan saves.
+    A share is a part of `default_saved_bytes`, but at least the fewest bytes that any plan saves.
 
     Args:
-        problem: its prices and bans; they decide what every plan saves.
+        problem: the problem of the graph; its bytes and bans decide how few bytes a plan can save.
         amount: bytes, which are returned as they are, or a share, as `read_amount` returns them.
     """
     if isinstance(amount, int):
@@ -142,12 +142,12 @@ def saved_limit(graph: Graph, problem: Problem, amount: int | Fraction) -> int:
 def rows_of(
     graph: Graph, problem: Problem, parts: Iterable[tuple[str, BoolArray, int | Fraction]], limit: int
 ) -> tuple[BudgetRow, ...]:
-    """Turns budgets of parts, each with a name, its values (n,) and an amount, into rows over the n values of a graph.
+    """Turns budgets of parts of a graph, each with a name, a mask of its values (n,) and an amount, into budget rows.
 
     Memory belongs to storages, so a value counts in the part that computes the owner of its storage. A share is a part
-    of what PyTorch's default plan saves there, but at least what one plan saves there: that which saves the fewest
-    bytes in all parts together; or in total, if that one exceeds `limit`, the budget of all values. So if all amounts
-    are shares, some plan keeps all of them.
+    of what PyTorch's default plan saves there, but at least what one reference plan saves there: the plan that saves
+    the fewest bytes in all parts together, or the fewest in total if the first exceeds `limit`, the budget of all
+    values. So if all amounts are shares, the reference plan keeps all of them.
     """
     rules, activation = forced_values(problem), ~graph.input[graph.base]
     if bool((rules.unavailable & problem.needed).any()):
@@ -173,7 +173,7 @@ def rows_of(
 def evenly_spaced(least: int, most: int, count: int) -> list[int]:
     """Lists `count` whole numbers, evenly spaced from `least` to `most`, with both ends if `count` is at least 2.
 
-    Each is rounded down in exact arithmetic, since bytes may be past the 2**53 up to which floats are exact.
+    Each number is rounded down in integer arithmetic, because floats are exact only up to 2**53.
 
     >>> evenly_spaced(0, 10, 5), evenly_spaced(2**60 + 1, 2**60 + 1, 2)[0] == 2**60 + 1
     ([0, 2, 5, 7, 10], True)

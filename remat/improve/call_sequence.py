@@ -1,4 +1,4 @@
-"""Computes the peak of calls that are alive at the same time, from the memory that each graph takes under its plan."""
+"""Computes the peak memory of calls that are alive at the same time, from what each graph takes under its plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class CallSequence:
     Attributes:
         order: for each call, in the order in which the calls begin, the position of its graph among the subproblems.
         in_reverse: whether the calls end in the opposite order; if False, they may end in any order.
-        shared: storages that several calls use, or that code between the graphs computes: the bytes of each, and the
-            positions of the calls that return or read it, with its name in their graphs.
+        shared: storages that several calls use, or that code between the graphs computes: for each, its bytes, and
+            pairs: a position in `order` of a call that returns or reads the storage, and its name in that call's graph.
     """
 
     order: tuple[int, ...]
@@ -33,9 +33,9 @@ class GraphMemory:
     """Holds the memory that a graph takes under one plan, in bytes.
 
     Attributes:
-        forward, backward: the most that are alive in each pass.
-        between_passes: what is alive between the passes: saved values, and outputs that the caller keeps.
-        gradients: the results of the backward pass, without the gradients of what earlier graphs computed.
+        forward, backward: the most bytes that are alive in each pass.
+        between_passes: the bytes alive between the passes: saved values, and outputs that the caller keeps.
+        gradients: the bytes of what the backward pass returns, without the gradients of what earlier graphs computed.
         held_storages: the names of the storages that are alive between the passes.
     """
 
@@ -48,7 +48,7 @@ class GraphMemory:
 
 @dataclass(frozen=True)
 class _Crossing:
-    """Describes a storage that one call returns and others read, each with the name of the storage in its graph."""
+    """Describes a storage that one call returns and others read; pairs hold a call and the storage's name in it."""
 
     size: int
     producer: tuple[int, str] | None  # None if code between the graphs made it
@@ -57,7 +57,7 @@ class _Crossing:
 
     @property
     def begin(self) -> int:
-        """Returns the first call whose forward pass runs while the storage exists already."""
+        """Returns the position of the first call whose forward pass begins when the storage already exists."""
         return self.takers[0][0] if self.producer is None else self.producer[0] + 1
 
 

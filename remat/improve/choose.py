@@ -42,20 +42,20 @@ def choose(
 ) -> Solution:
     """Poses the problem of a graph under a cost model, and returns the best plan that the solver finds.
 
-    Two kinds of budget cannot be stated in a `Problem`; for these a plan is searched for: a limit on peak memory
+    Two things cannot be stated in a `Problem`, so a search finds the plan: a limit on peak memory
     (`remat.improve.peak_search`), and the time that copies to a host add to a step (`remat.improve.offload_search`). If
-    a budget of saved memory makes the peak higher, a warning says so (`remat.improve.peak_rise`).
+    a budget of saved memory raises the peak above that of PyTorch's default plan, a warning says so.
 
     Args:
         cost_model: a registered name or an instance.
         solver: a registered name or an instance; None takes the default of `remat.solve`.
         device: "cpu", or the name of a GPU, such as "h100": kernels, peaks and times are predicted for it. None takes
-            the device that the estimator of the cost model names; if it names none, that of the graph.
-        time_limit_s: wall time in seconds, for solvers that support it. A search for a peak ends then with the best
-            plan so far; what proves a bound for that plan takes longer.
+            the device that the estimator of the cost model names, or else the device of the graph.
+        time_limit_s: wall time in seconds, for solvers that support a limit. If the peak is limited, the search then
+            ends with the best plan so far; computing its lower bound takes additional time.
         throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
-        progress: called in a search for the peak, with the number of plans simulated so far, and with the peak in bytes
-            and the cost of the last one.
+        progress: called if the peak is limited, with the number of plans simulated so far, and with the pair (peak in
+            bytes, cost) of the last plan.
 
     Raises:
         InvalidOption: `progress` is no function; or the estimator of the cost model names another device.
@@ -101,8 +101,8 @@ def search(
         problem: the problem of the graph under the cost model, without a limit on peak memory.
         cost_model: says what is limited, and on which device copies run.
         solver: as for `choose`.
-        limits: replace the limits of the cost model, be they of saved bytes or of the peak, and like them are for all
-            calls in flight together.
+        limits: limits to use instead of those of the cost model, of saved bytes or of the peak, for all calls in
+            flight together.
         hides_copies: whether copies of what is offloaded run at the same time as kernels.
         time_limit_s, throw, progress: as for `choose`.
 

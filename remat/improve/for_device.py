@@ -18,7 +18,7 @@ def for_device(graph: Graph, device: str | None) -> Graph:
         device: "cpu", or the name of a GPU, such as "a100"; None keeps the device of the graph.
 
     Raises:
-        InvalidOption: the device is no name.
+        InvalidOption: `device` is no string.
         UnknownName: no device is known by this name.
     """
     if device is None:

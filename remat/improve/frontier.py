@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 PYTORCH = "PyTorch's default"
 EAGER = "nothing runs twice (eager)"
 
-# With a host, plans are searched at so many budgets, from the fewest bytes to what PyTorch's default plan saves.
+# With a host, plans are searched at this many budgets, from the fewest bytes to what PyTorch's default plan saves.
 _BUDGETS = 8
-# The bound is drawn at so many budgets of an edge, if it is no straight line there.
+# The bound is drawn at this many budgets of an edge, if it is no straight line there.
 _SAMPLES = 64
 
 
@@ -59,9 +59,9 @@ class Frontier:
     """Describes the trade-off between saved bytes and cost, with a lower bound at every budget.
 
     The vertices of the lower convex hull are exact, and a flow proves each. Between two vertices lie plans that are
-    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound`
-    says what a plan there costs at least. Where costs times bytes are larger than the flow solver can count, vertices
-    that lie close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
+    optimal for no Lagrange multiplier on memory (finding them is a knapsack); `refine` looks for them, and `bound` is a
+    lower bound on their cost. Where costs times bytes are larger than the flow solver can count, vertices that lie
+    close together may be missed; then `Edge.is_exact` is false, and `bound` still holds.
 
     Attributes:
         problem: what was solved, without a budget.
@@ -69,9 +69,9 @@ class Frontier:
         points: plans in the order of their saved bytes. Before `refine`, these are the vertices.
         edges: edges of the hull with their proofs, from the fewest bytes to the lowest cost.
         graph: the graph of the problem; None if `frontier` was called with a problem.
-        clock: the times of a step whose device offloads to its host, or None. With it, a cost is the time that a plan
-            adds to the step by simulation, each point has its own budget and bound, and there are no edges
-            (`remat.improve.offload_search`).
+        clock: the times of the step on a device that offloads to its host; None if nothing is offloaded. With a clock,
+            a cost is the time that a plan adds to the step by simulation, each point has its own budget and bound, and
+            there are no edges (`remat.improve.offload_search`).
     """
 
     problem: Problem
@@ -87,7 +87,7 @@ class Frontier:
         return tuple(point for point in self.points if point.is_vertex)
 
     def bound(self, budget_bytes: int | str) -> int | None:
-        """Returns a lower bound on the cost of every plan that saves at most a budget; None if there is no such plan.
+        """Returns a lower bound on the cost of all plans within a budget of saved bytes; None if there is no such plan.
 
         Args:
             budget_bytes: bytes, or a size such as "8GB".
@@ -122,8 +122,8 @@ class Frontier:
     def references(self) -> tuple[Point, ...]:
         """Returns PyTorch's default plan, and the plan that runs nothing twice; `Point.solver` says which is which.
 
-        There are none without a graph. A plan that is not legal is left out: what it would save cannot be saved, or the
-        user's demands forbid it. A cost includes what the backward pass alone computes.
+        Without a graph, there are none. A plan that is not legal is left out: what it would save cannot be saved, or
+        the user's demands forbid it. Costs include operators that run only in the backward pass.
         """
         if self.graph is None:
             return ()
@@ -145,7 +145,7 @@ class Frontier:
         time_limit_s: float | None = None,
         progress: Progress | None = None,
     ) -> Frontier:
-        """Adds the best plan that a solver finds at each of some budgets.
+        """Returns the frontier with more points: the best plan that a solver finds at each of some budgets.
 
         Args:
             budgets: how many, evenly spaced between the ends; or a list of them, in bytes or sizes ("8GB").
@@ -188,11 +188,11 @@ class Frontier:
         return Point(budget_bytes, saved_bytes, cost, bound, max(bound, claimed), solution.plan, solver.name)
 
     def price(self, plan: Plan) -> tuple[int, int]:
-        """Returns (saved bytes, cost) of any plan for the same graph.
+        """Returns (saved bytes, cost) of any plan for the same graph, counted as in `bound`.
 
-        They are those of the problem, as `bound` counts them. PyTorch's plans may save views
-        (`remat.pytorch.measure.torch_budgets`) where the problem bans that. In place of such a view the value that owns
-        its memory is counted, once, and what it takes to compute the view from it.
+        PyTorch's plans (`remat.pytorch.measure.torch_budgets`) may save views though the problem bans that. Then the
+        value that owns the view's memory is counted as saved, once, and the cost of computing the view from it is
+        added.
 
         Raises:
             InvalidPlan: the plan is not legal.
@@ -219,7 +219,7 @@ class Frontier:
         return Choice.from_saved(self.problem, saved[graph.plannable], choice.offloaded)
 
     def as_frame(self) -> pd.DataFrame:
-        """Returns a table with a row for each point; its bound is the one at the budget of the point."""
+        """Returns a table with a row for each point; each bound is the one at the point's own budget."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
         prices = ("cost", "bound", "claimed_bound")
@@ -300,7 +300,7 @@ def frontier(
     Args:
         graph: a joint graph; or a problem, whose budget is ignored.
         estimator: estimates the recompute time that is traded for memory.
-        cost_model: says the costs, instead of recompute time; its budget, if any, is ignored.
+        cost_model: defines the costs; None takes the recompute time. A budget of the cost model is ignored.
         solver: a flow solver; None takes the default one. With `offload`, a solver of problems with a byte budget.
         offload: True if activations may wait on the host of the estimator's device; or that device: a known name such
             as "h100", a file, or a profile.

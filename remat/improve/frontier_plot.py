@@ -37,9 +37,9 @@ def draw(
         vertices: those of the hull. Where values may be offloaded there are none: then costs are added time, and the
             bound at one budget holds at all smaller budgets.
         between: other plans of the frontier.
-        bound: what every plan costs at least, as a line.
+        bound: a lower bound on the cost of every plan, as the points of a line.
         references, other_points: plans to compare with, by their labels.
-        unit: of the costs.
+        unit: the unit of the costs.
         model: a name for the title; it may be "".
         path: where to write the picture; None writes nothing.
     """

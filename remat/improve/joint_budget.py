@@ -35,9 +35,9 @@ from remat.proof.hull import Hull
 from remat.proof.solve import solve
 
 SharedStorage: TypeAlias = tuple[int, Sequence[tuple[int, str]]]
-"""The bytes of a storage, and which graphs may save it: the position of the subproblem, and the name of the value."""
+"""The bytes of a storage, and for each graph that may save it: the subproblem's position, and the value's name."""
 
-# So often a joint problem is solved at most, to count once what several graphs save.
+# A joint problem is solved at most this often, to count once what several graphs save.
 _ROUNDS = 3
 
 
@@ -45,7 +45,7 @@ def budget_of(parts: Sequence[Subproblem], cost_model: CostModel, other_bytes: i
     """Returns how many bytes the subproblems may save together; None if one of them has no budget.
 
     A fixed number of bytes is a limit for all of them; a fraction limits each, and these limits are added.
-    `other_bytes`, which other graphs hold at that time, count against the budget.
+    `other_bytes`, which other graphs hold at the same time, count against the budget.
     """
     budgets = [part.times * budget for part in parts if (budget := part.problem.budget_bytes) is not None]
     if len(budgets) < len(parts):
@@ -67,21 +67,21 @@ def solve_jointly(
     other_bytes: int = 0,
     shared: Sequence[SharedStorage] = (),
 ) -> tuple[list[Plan], Multipliers, float | None]:
-    """Finds plans that cost least in total, and that keep one budget together.
+    """Finds the plans with the least total cost that together keep one budget of saved bytes.
 
     Args:
         parts: the subproblems, whose saved values are alive at the same time.
-        cost_model: the one that they were posed under, with the budget.
+        cost_model: the cost model of all subproblems, with the budget.
         solver: for a problem with a byte budget; None takes the default of `remat.solve`.
-        other_bytes: bytes that other graphs hold at that time; they count against the budget.
-        shared: storages that several subproblems may save. Only a budget in bytes counts each once.
+        other_bytes: bytes that other graphs hold at the same time; they count against the budget.
+        shared: storages that several subproblems may save. If a limit is given in bytes, each counts only once.
 
     Returns:
         a plan for each subproblem; the Lagrange multipliers at the budget; and the optimality gap, as a fraction of the
         cost, or None if there is no lower bound.
 
     Raises:
-        Infeasible: all plans together save more than the budget.
+        Infeasible: no plans of these graphs together keep the budget.
     """
     union = union_problem(parts)
     budget = budget_of(parts, cost_model, other_bytes)
@@ -118,7 +118,7 @@ def _counted_once(union: Problem, solver: str | Solver | None, shared: Sequence[
 
 
 def union_problem(parts: Sequence[Subproblem]) -> Problem:
-    """Poses one problem for all subproblems, without a budget; prices are multiplied by the number of calls."""
+    """Poses one problem for all subproblems, without a budget; prices and bytes are multiplied by each one's calls."""
     starts = np.cumsum([0, *(len(part.problem) for part in parts)])
     problems = [part.problem for part in parts]
     if sum(part.times for part in parts) > 1:

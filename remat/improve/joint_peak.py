@@ -5,8 +5,8 @@ have not begun yet, or they are over, and have left their gradients. So graphs t
 times fit into less than the sum of what each needs: the loss of a language model, as a graph of its own, holds the
 logits, but these are gone before the layers run backward.
 
-Of each graph, plans are predicted by the search for one graph (`remat.improve.step_search`). Which of them to take
-together is decided by branch and bound.
+The search for one graph (`remat.improve.step_search`) proposes plans for each graph. Branch and bound decides which of
+them to combine.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from remat.predict.memory import Simulator
 from remat.problem.costmodel import CostModel
 from remat.words import human_bytes
 
-# Of each graph, plans within so many limits are sought: from its smallest peak to that of its cheapest plan.
+# Of each graph, plans within this many limits are sought: from its smallest peak to that of its cheapest plan.
 _LIMITS = 6
-# Branch and bound looks at so many partial combinations; then it takes the best one so far.
+# Branch and bound looks at this many partial combinations; then it takes the best one so far.
 _NODES = 20_000
 
 
@@ -118,7 +118,7 @@ class JointPeak:
         )
 
     def checked_peak(self, choices: Sequence[Choice], limit_bytes: int) -> int | None:
-        """Measures the peak in bytes by `peak_search.measuring_with`; returns None if it cannot be measured."""
+        """Computes the joint peak in bytes from a measured peak of each graph; None if one cannot be measured."""
         if (measure := measuring.get()) is None:
             return None
         memories: list[GraphMemory] = []
@@ -158,7 +158,7 @@ class JointPlans:
         solver: finds plans for budgets of saved bytes.
 
     Attributes:
-        pools: the candidates for each graph, from the lowest rank on.
+        pools: the candidates for each graph, by ascending rank.
     """
 
     def __init__(self, peak: JointPeak, solver: Solver) -> None:
@@ -173,7 +173,7 @@ class JointPlans:
 
     @cached_property
     def default_peak_bytes(self) -> int:
-        """Returns the joint peak of PyTorch's default plans; a graph without one saves least."""
+        """Returns the joint peak of PyTorch's default plans; a graph without such a plan saves the fewest bytes."""
         plans = [default_plan(part.graph) for part in self._peak.parts]
         return self._peak.of(
             [
@@ -184,7 +184,7 @@ class JointPlans:
 
     @cached_property
     def default(self) -> JointPlan:
-        """Returns legal plans that save what PyTorch's default saves; a graph without one saves least."""
+        """Returns legal plans that save what PyTorch's default saves; a graph without one saves the fewest bytes."""
         choices = [default_choice(part.graph, part.problem) or part.smallest_choice for part in self._peak.parts]
         return JointPlan(choices, self._peak.of(choices))
 
@@ -260,9 +260,9 @@ def _own_peak(candidate: _Candidate) -> int:
 
 
 def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float]]:
-    """Lists plans of one graph, each with its rank, while the other graphs save as little as possible.
+    """Lists plans of one graph with their ranks, from a search in which the other graphs save the fewest bytes.
 
-    The first plan costs least.
+    The first plan is the cheapest.
     """
     part, memories = peak.parts[i], [peak.memory(j, other.smallest_choice) for j, other in enumerate(peak.parts)]
     simulated = PeakPlans(part.graph, replace(part.problem, budget_bytes=None), solver)
@@ -307,9 +307,9 @@ def fit_joint_peak(
     sequences: Sequence[CallSequence] | None = None,
     solver: str | Solver | None = None,
 ) -> tuple[list[Choice], str]:
-    """Finds the best choices for graphs whose joint peak keeps the limits of a cost model, also by measurement.
+    """Finds the best choices for several graphs, so that their joint peak keeps the limits of a cost model.
 
-    Returns them with what was measured, in a sentence; "" if nothing was.
+    Returns the choices and a text: the measured peak, or why a fraction of the peak is exceeded; "" if neither.
 
     Args:
         parts: the graphs.

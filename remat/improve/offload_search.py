@@ -1,14 +1,14 @@
 """Searches for the plan that adds least to a step where values may wait on the host, with a proven lower bound.
 
 The time that copies add is no sum over values: copies are hidden behind kernels until there are too many
-(`remat.predict.offloading`). But it is the largest of many sums. The forward pass ends with its last kernel, or with
-its last copy. Take any time of the forward pass: copies of what is written from that time on come later, so the pass
-takes at least that time plus all these copies. The backward pass is alike. An average of such sums is again a sum over
-values, so a minimum cut finds the plan for which it is least; and no plan takes less time than that. This makes a game
-of two players: one chooses a plan, the other the times that are averaged.
+(`remat.predict.offloading`). But it is the largest of many sums. Take any moment of the forward pass: what is written
+from then on is copied later, so the pass takes at least the time up to this moment plus all these copies. For the
+backward pass there are such sums, too. An average of sums is again a sum over values, so a minimum cut finds the plan
+for which it is least; and no plan takes less time than that. This makes a game of two players: one chooses a plan, the
+other chooses the weights of the moments in the average.
 
 1. Minimum cuts find the plans that are best for the present average: those next to the budget. A flow proves a bound.
-2. These plans are simulated. The time that delays each most joins the times.
+2. These plans are simulated. The moment with the largest sum for each plan joins the moments.
 3. The average is chosen anew: the one under which the best mixture of all plans so far takes longest.
 
 The game ends when the bound comes close to the value of this mixture (the double oracle algorithm; McMahan, Gordon and
@@ -49,18 +49,18 @@ _ROUNDS = 24
 _CLOSE = 1e-5
 # The weights of an average are whole numbers that add up to this.
 _SHARES = 1024
-# So many times of each pass, evenly spaced, are in the game from the start.
+# This many moments of each pass, evenly spaced, are in the game from the start.
 _TIMES = 24
-# So many prices of copies are tried, from 0 to what a copy costs if nothing hides it.
+# This many prices of copies are tried, from 0 to what a copy costs if nothing hides it.
 _PRICES = 8
 # How long all copies out may take in the last plans that are tried, as parts of the forward pass.
 _RATIONS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.6)
-# So many moves solve the game between the plans and times so far: each takes some 20 us.
+# This many moves solve the game between the plans and moments so far: each takes some 20 us.
 _PLAYS = 2000
 
 
 _Mixture: TypeAlias = tuple[tuple[float, Choice], ...]
-"""Plans, each with its part: together they keep the budget on average."""
+"""Plans, each with a weight; the weights sum to 1, and the weighted average of the saved bytes keeps the budget."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,14 +97,14 @@ class _Reach:
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """Holds the times that the game averages: each gives a lower bound on how long a pass takes.
+    """Holds moments of a step; each gives a lower bound on the length of its pass, and the game averages these bounds.
 
     Attributes:
         reach: where the backward pass needs each value.
-        out: (r,) times of the forward pass; each counts the copies to the host of what is written from then on. A time
-            past the end of the pass counts no copies.
-        back: (s,) positions of the backward pass; each counts the copies from the host of what is needed up to there,
-            and the kernels from there on. -1 counts no copies.
+        out: (r,) moments of the forward pass in nanoseconds; the bound of one adds the copies to the host of what is
+            written from then on. A moment past the end of the pass gives the length of the pass without copies.
+        back: (s,) positions of the backward pass; the bound of one adds the copies from the host of what is needed up
+            to there, and the kernels from there on. -1 gives the length of the pass without copies.
     """
 
     clock: StepClock
@@ -114,27 +114,27 @@ class Delays:
 
     @classmethod
     def of(cls, clock: StepClock) -> Delays:
-        """Returns times that are evenly spaced over both passes."""
+        """Returns moments that are evenly spaced over both passes."""
         live: list[int] = np.flatnonzero(clock.facts.live).tolist()
         back = sorted({live[i] for i in evenly_spaced(0, len(live) - 1, _TIMES)}) if live else []
         out = evenly_spaced(0, clock.forward_end_ns + 1, _TIMES)
         return cls(clock, _Reach.of(clock), np.array(out, np.int64), np.array([-1, *back], np.int64))
 
     def with_delays_of(self, simulation: Simulated) -> Delays:
-        """Returns these times, and those that delayed a simulated plan most."""
+        """Returns these moments, and the one of each pass that delayed a simulated plan most."""
         out = self.out if simulation.late_out_ns is None else np.union1d(self.out, [simulation.late_out_ns])
         back = self.back if simulation.late_in_at is None else np.union1d(self.back, [simulation.late_in_at])
         return replace(self, out=out, back=back)
 
     @property
     def counted_values(self) -> tuple[BoolArray, BoolArray, BoolArray]:
-        """Returns masks of what each time counts: (r, n) copies out, (s, n) copies in, and (s, n) recomputed values."""
+        """Returns masks of what moments count: (r, n) copies out, (s, n) copies in, and (s, n) recomputed values."""
         out = self.clock.written_ns >= self.out[:, None]
         return out, self.reach.latest <= self.back[:, None], self.reach.earliest > self.back[:, None]
 
     @property
     def always_ns(self) -> tuple[IntArray, IntArray]:
-        """Returns (r,) and (s,), the nanoseconds that each time counts in every plan."""
+        """Returns the nanoseconds, (r,) and (s,), that each moment counts in every plan."""
         later_ns = np.append(self.clock.backward_ns[::-1].cumsum()[::-1], 0)
         return np.minimum(self.out, self.clock.forward_end_ns), later_ns[np.maximum(self.back, 0)]
 
@@ -153,7 +153,7 @@ class Delays:
 
         Args:
             problem: with `Problem.offload`.
-            shares: (r,) and (s,) whole weights of the times; each sums to `_SHARES`.
+            shares: (r,) and (s,), integer weights of the moments; each array sums to `_SHARES`.
         """
         offload, plannable = problem.offload, self.clock.graph.plannable
         assert offload is not None
@@ -193,7 +193,7 @@ def fit_offload(
 
     Raises:
         Infeasible, LimitReached: see `remat.solve`.
-        UnsupportedProblem: see `remat.solve`; or saving costs something beside memory, or nothing can be offloaded.
+        UnsupportedProblem: see `remat.solve`; or a `save_cost` of the problem is not 0, or its `offload` is None.
     """
     if problem.offload is None or any_set(problem.save_cost > 0):
         raise UnsupportedProblem("this search needs a problem with Problem.offload and with save_cost 0")
@@ -230,7 +230,7 @@ def fit_offload(
 
 
 class _Search:
-    """Holds the state of the game (see module): all plans and times so far, the best plan, and the highest bound."""
+    """Holds the state of the game (see module): all plans and moments so far, the best plan, and the highest bound."""
 
     def __init__(self, problem: Problem, clock: StepClock) -> None:
         self.problem, self.clock, self.delays = problem, clock, Delays.of(clock)
@@ -273,7 +273,7 @@ class _Search:
     def _worst_average(self) -> tuple[tuple[IntArray, IntArray], float]:
         """Finds the shares under which the best mixture of plans takes longest, and that time in nanoseconds.
 
-        This is fictitious play (Brown 1951): in each turn both players answer best to all that the other one played.
+        This is fictitious play (Brown 1951): in each turn, both players answer best to all moves of the other so far.
         """
         table = np.array([self._pass_times_ns(mixture) for mixture in self.mixtures], np.float64)
         split, (rows, columns) = len(self.delays.out), table.shape
@@ -302,7 +302,7 @@ class _Search:
         return times_ns
 
     def at_rations(self, worth: IntArray) -> Iterator[Problem]:
-        """Yields problems in which copies are free, but only as many values can be offloaded as may hide.
+        """Yields problems in which copies are free, but only as many values can be offloaded as kernels may hide.
 
         Where layers are alike, a price makes all of them offload a value, or none. Values are ranked by how often the
         best mixture of plans offloads them; and in further problems, by the highest price of copies at which they are

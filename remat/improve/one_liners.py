@@ -1,4 +1,4 @@
-"""Collects the plans that a user of PyTorch gets in one line, from a graph alone: what every search must not lose to.
+"""Collects, from a graph alone, the plans that PyTorch's users get by one line of code; no search should find worse.
 
 These are PyTorch's default plan; its budgets (`remat.improve.torch_knapsack`); and `torch.utils.checkpoint` around each
 layer, around every second one, and around groups of about the square root of their number (Chen et al. 2016), without
@@ -28,9 +28,9 @@ _EVERY_LAYER = "every layer checkpointed"
 
 
 def one_liners(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
-    """Yields plans by what a user would have typed, each as (n,) the values that it saves; some may be equal.
+    """Yields pairs: what a user would have typed, and a mask (n,) of the values saved; some masks may be equal.
 
-    Of what lies in one storage, they save its owner instead of views.
+    Instead of a view, a plan saves the value that owns its storage.
     """
     for name, saved in _plans(graph):
         yield name, graph.owners(saved)
@@ -45,14 +45,14 @@ def _plans(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
 
 
 def every_layer_checkpointed(graph: Graph) -> BoolArray | None:
-    """Returns (n,) what is saved with every layer in `torch.utils.checkpoint`; None where there are no layers."""
+    """Returns a mask (n,) of what is saved with every layer in `torch.utils.checkpoint`; None without layers."""
     return next((graph.owners(saved) for name, saved in _checkpointed(graph) if name == _EVERY_LAYER), None)
 
 
 def layers_of(graph: Graph) -> IntArray:
-    """Numbers, for each of n values of the forward pass, the layer that computes it; -1 outside of layers.
+    """Returns (n,) the number of the layer that computes each value in the forward pass; -1 for all other values.
 
-    See `layer_paths`. A graph without module paths has the blocks that its forward pass repeats.
+    See `layer_paths`. In a graph without module paths, the blocks that its forward pass repeats are the layers.
     """
     paths = layer_paths(graph.modules)
     if not any(paths):
@@ -63,7 +63,7 @@ def layers_of(graph: Graph) -> IntArray:
 
 
 def layer_paths(paths: Sequence[str]) -> list[str]:
-    """Returns for each module, by its path, the path of the layer that contains it, or is it; "" if none does.
+    """Maps the path of each module to the path of the layer that it is or that contains it; "" outside of layers.
 
     A layer is a module with a number in its path. The modules of a bare `nn.Sequential` are layers if two of them
     contain the same modules, unless these are themselves sequences of such layers.
@@ -80,7 +80,7 @@ def layer_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _are_alike(paths: Iterable[str], depth: int) -> bool:
-    """Says whether two modules of one parent, whose paths are so many numbers, contain the same modules."""
+    """Says whether two modules of one parent, whose paths consist of `depth` numbers, contain the same modules."""
     inside: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
     for path in dict.fromkeys(paths):
         names = path.split(".")
@@ -112,7 +112,7 @@ def _checkpointed(graph: Graph) -> Iterator[tuple[str, BoolArray]]:
 
 
 def checkpointed(graph: Graph, region: IntArray, stays: BoolArray) -> BoolArray | None:
-    """Recomputes regions but for what leaves them, as `torch.utils.checkpoint` does under `torch.compile`."""
+    """Returns (n,) what is saved if `torch.utils.checkpoint` wraps each region and keeps `stays`; None if illegal."""
     leaves = graph.output.copy()
     crossing = graph.in_forward[graph.consumers] & (region[graph.producers] != region[graph.consumers])
     leaves[graph.producers[crossing]] = True

@@ -1,16 +1,16 @@
 """Collects the Pareto front of plans by simulated peak and cost.
 
-The search depends on no budget. So a larger budget never gets a plan that costs more, and a smaller one never gets a
-plan with a larger peak; and one search answers many budgets of one problem. Only a
-search that ends early (`remat.improve.progress`) keeps less: the plans that it found until then.
+The search does not depend on the budget. So a larger budget never gets a plan that costs more, a smaller one never gets
+a plan with a larger peak, and one search answers many budgets of one problem. A search that ends early
+(`remat.improve.progress`) keeps the plans that it found until then.
 
 The candidates are, in this order:
 
 1. The vertices of the convex hull of saved bytes and cost, and plans for budgets of saved bytes between them, more of
    them where peaks and costs lie far apart.
-2. Changes of the plan with the smallest peak, one value at a time, of those that are alive at the peak.
-3. Minimum cuts at prices of memory by the time at which it is taken (`time_prices`). Such plans save much that is not
-   alive at the peak.
+2. Changes of the plan with the smallest peak: of the values alive at the peak, one at a time is saved or dropped.
+3. Minimum cuts at prices of memory that depend on the moment (`time_prices`). Such plans save much that is not alive at
+   the peak.
 4. Between neighbours that lie far apart: plans that follow one of them up to some value and the other one from there
    on, and plans that save what is costly to recompute, as long as the peak stays below that of the next neighbour.
 """
@@ -42,11 +42,11 @@ from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.proof.solve import solve
 
-# Plans for so many evenly spaced budgets of saved bytes are sought, besides the vertices.
+# Plans for this many evenly spaced budgets of saved bytes are sought, besides the vertices.
 _SAMPLES = 8
 # Further budgets, each between the two neighbours that span the largest rectangle of peak and cost.
 _BETWEEN = 10
-# At most so many values alive at the smallest peak are saved or dropped: 2 to 5 ms each with 2,500 values.
+# At most this many values alive at the smallest peak are saved or dropped: 2 to 5 ms each with 2,500 values.
 _MOVES = 200
 # The number of prices of a byte to cut at, and a factor: they go from the smallest slope between two plans, divided by
 # the factor, to the largest slope, times the factor.
@@ -86,7 +86,7 @@ class Memory(Protocol):
 class PeakPlans:
     """Holds the plans that are found for one problem of one graph; the search begins when the first plan is asked for.
 
-    The arguments are those of `remat.improve.peak_search.fit_peak`. All peaks are those with so many calls in flight.
+    The arguments are those of `remat.improve.peak_search.fit_peak`. All peaks are those of `in_flight` calls together.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class PeakPlans:
 
     @cached_property
     def cheapest(self) -> PeakPlan:
-        """Returns the minimum cut or the plan that saves all it may: the cheaper one; of equals, that with less peak.
+        """Returns the cheaper one of the minimum cut and the plan that saves all it may; the lower peak breaks ties.
 
-        The cut saves the fewest bytes, but to recompute even what costs nothing can take more memory than to save it.
+        Of equally cheap plans the cut saves the fewest bytes, but recomputing what is free can take more memory.
         """
         everything = self.legal(self.graph.in_forward[self.graph.plannable])
         candidates = map(self._simulated, (self._hull.cheapest.choice, everything))
@@ -165,7 +165,7 @@ class PeakPlans:
 
     @cached_property
     def lowest(self) -> PeakPlan:
-        """Returns a plan that mostly has the smallest peak of `front`, in a third of the time of that search."""
+        """Returns a plan whose peak is mostly the smallest of `front`; finding it takes a third of the time."""
         with suppress(OutOfTime):
             start = self.from_saved_budgets[0]
             lowest = min(self._with_less_peak(start), key=_by_peak, default=start)
@@ -292,7 +292,7 @@ class PeakPlans:
     def saving_more(self, choice: Choice, factor: float) -> Choice | None:
         """Saves what is costly to recompute as long as the simulated peak rises by no more than a factor.
 
-        Returns the choice that saves most of it; None if nothing more can be saved.
+        Returns the cheapest such choice; None if nothing more can be saved.
         """
         plan = self._simulated(choice)
         more = self._saving_more(plan, int(plan.peak_bytes * factor), _MOVES)
@@ -303,7 +303,7 @@ class PeakPlans:
         return self._clock.moments(self.graph.for_all_values(choice.saved), step)
 
     def cut_at_prices(self, moments: Liveness, byte: float, focus: float) -> Choice:
-        """Returns the minimum cut at prices of memory by the time (`TimeIndexedPrices.priced`)."""
+        """Returns the minimum cut at the prices of memory that `TimeIndexedPrices.priced` computes."""
         go_on()
         return self._hull.solver.minimum_cut(self._clock.priced(moments, byte, focus)).choice
 
@@ -328,7 +328,7 @@ class PeakPlans:
         return plan
 
     def peak_by(self, memory: Memory, saved: BoolArray) -> int:
-        """Predicts the peak in bytes, with so many calls in flight, of the plan that saves these values, (n,)."""
+        """Predicts the peak in bytes of `in_flight` calls under the plan that saves these values, a mask (n,)."""
         if self.in_flight == 1:
             return memory.peak(saved)  # a simulation is twice as fast as its timeline
         return peak_in_flight(self.graph, memory.timeline(saved), self.in_flight)

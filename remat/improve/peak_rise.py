@@ -21,17 +21,17 @@ from remat.proof.hull import Hull, Vertex
 from remat.proof.solve import solve
 from remat.words import human_bytes
 
-# So many vertices are tried before the bisection.
+# This many vertices are tried before the bisection.
 _LOOKED_AT = 6
 
 
 def peak_rise(parts: Sequence[Subproblem], choices: Sequence[Choice], solver: str | Solver | None = None) -> str | None:
-    """Compares choices within a budget with PyTorch's default plans, and returns a warning if the peak is higher.
+    """Returns a warning if choices within a budget have a higher peak than PyTorch's default plans; else None.
 
     Peaks are those of `remat.timeline`: of the compiled step, if a graph records its calls, with copies to a host
-    between its kernels. The warning names the smallest budget found whose peak is not higher. It is sought at vertices
-    of the convex hull, which offload nothing. At such a budget the solver may find another plan of equal cost than the
-    vertex; so the peak of its plan is checked, too.
+    between its kernels. The warning names the smallest budget found whose peak is not higher. The budgets tried are
+    those of the vertices of the convex hull, which offload nothing. At such a budget the solver may find another plan
+    of equal cost; so the peak of the solver's plan is checked, too.
 
     Args:
         parts: subproblems whose saved values are alive at the same time; often one.

@@ -1,10 +1,10 @@
 """Searches for the cheapest plan whose peak memory keeps a limit, with a proven lower bound on its cost.
 
 Peak memory is no sum over saved values: recomputed values are alive for a while, too, so that saving less may take more
-memory. No `Problem` can state that. But at any one step, the values that are saved and not yet read are alive, beside
-those that every plan needs there. That is a byte budget: a relaxation, whose bound holds for every plan that keeps the
-limit; `remat.improve.step_bound` has further ones. The plans themselves come from `remat.improve.peak_plans`, or from
-`remat.improve.step_search` if the graph records its calls.
+memory. No `Problem` can state that. But at any one moment, the values that are saved and not yet read are alive, beside
+those that every plan needs then. To limit their bytes is a relaxation, a byte budget whose bound holds for every plan
+that keeps the limit; `remat.improve.step_bound` has further ones. The plans themselves come from
+`remat.improve.peak_plans`, or from `remat.improve.step_search` if the graph records its calls.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
 
 
 class Plans(Protocol):
-    """Finds plans with a peak: of one graph, or of several together."""
+    """Finds plans of one graph, or of several together, whose peak memory is predicted."""
 
     @property
     def default_peak_bytes(self) -> Any:
-        """Returns the peak of PyTorch's default plan, an integer, or that of another plan if there is none."""
+        """Returns the peak of PyTorch's default plan in bytes, an integer; without such a plan, that of another."""
         ...
 
     @property
@@ -77,9 +77,9 @@ class Plans(Protocol):
         ...
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[Any], /) -> Any:
-        """Returns the best plan that may keep a limit by measurement, though the plans `tried` did not; None if none.
+        """Returns the best plan that may keep a limit when measured, though the plans `tried` did not; None if none.
 
-        A plan within the tighter limit may, and so may one that has nothing to do with those tried.
+        Candidates are plans within the tighter limit, and plans found in another way than those tried.
         """
         ...
 
@@ -87,15 +87,15 @@ class Plans(Protocol):
 _Plan = TypeVar("_Plan")
 
 MEASURED = 5
-"""At most so many plans are measured."""
+"""At most this many plans are measured."""
 
 
 @contextmanager
 def measuring_with(measure: Measure | None) -> Generator[None]:
-    """Measures plans that keep a limit of the peak before one is chosen, in this block and this thread.
+    """Makes the searches in this block and this thread measure the peak of a plan before they choose it.
 
     Args:
-        measure: measures the peak of a plan; None measures nothing.
+        measure: measures the peak of a plan; with None nothing is measured.
     """
     token = measuring.set(measure)
     try:
@@ -107,9 +107,9 @@ def measuring_with(measure: Measure | None) -> Generator[None]:
 def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
     """Poses a problem with a byte budget that every plan with a peak of at most `limit_bytes` keeps.
 
-    Alive at any one step is at least what every plan needs there, and what is saved and cannot have been read yet. Of
-    all steps this takes the one where the cheapest plan has most alive. A plan may save a view without the value that
-    owns its storage, so only owners count.
+    At any one moment, at least two things are alive: what every plan needs then, and what is saved and cannot have been
+    read yet. Of all moments this takes the one when the cheapest plan has most alive. A plan may save a view without
+    the value that owns its storage, so only owners count.
     """
     facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
@@ -125,7 +125,7 @@ def relaxation(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
 
 
 def between_passes(graph: Graph, problem: Problem, limit_bytes: int) -> Problem:
-    """Poses a problem with a byte budget that every plan keeps whose compiled step stays within `limit_bytes`.
+    """Poses a problem with a byte budget that every plan keeps if the peak of its compiled step is within the limit.
 
     A kernel may write its result over what it reads. But what is saved, and the outputs, are alive between the two
     passes whatever the kernels are.
@@ -170,18 +170,18 @@ def fit_peak(
         solver: finds plans between the vertices of the convex hull; it must take byte budgets.
         time_limit_s: seconds for each problem that `solver` solves, if it takes a limit.
         throw: whether to raise if no plan is found; if False, a solution without a plan is returned.
-        progress: called with the number of plans simulated so far, and with the peak in bytes and the cost of the last
-            one.
-        predictor: ranks plans by the time of their step instead of by their cost (`remat.improve.step_ranking`); None,
-            also for a graph that does not record its calls.
+        progress: called with the number of plans simulated so far, and with the pair (peak in bytes, cost) of the last
+            plan.
+        predictor: ranks plans by the time of their step (`remat.improve.step_ranking`); None ranks them by cost, as
+            for a graph that does not record its calls.
         in_flight: how many calls are alive at the same time; limits are for all of them
             (`remat.predict.in_flight.peak_in_flight`).
 
     Returns:
-        a solution. If a block of `measuring_with` measures, the plan keeps the limit by measurement, too; or, where the
-        limit is a fraction and no plan keeps it, it has the smallest peak measured. The bound is that of `relaxation`;
-        or, if the graph records its calls, the highest one of `between_passes` and `remat.improve.step_bound`. A flow
-        proves it. The plan is optimal if its cost equals the bound.
+        a solution. In a block of `measuring_with`, its plan also keeps the limit when measured. Only if the limit is a
+        fraction and no plan keeps it, the plan is the one with the smallest measured peak. The bound is that of
+        `relaxation`; if the graph records its calls, it is the highest one of `between_passes` and
+        `remat.improve.step_bound`. A flow proves it. The plan is optimal if its cost equals the bound.
 
     Raises:
         Infeasible: the bans leave no plan; or an operator needs more memory than the limit in every plan: the message
@@ -248,14 +248,14 @@ def checked_plan(
     """Finds a plan that keeps a limit when measured, too, and returns (measured bytes or None, plan or None).
 
     If a plan exceeds the limit by a factor when measured, the next one is searched within a limit that is smaller by
-    this factor. But the error of one plan says little about others: PyTorch's one-liners are measured, too, if they are
-    better. If no plan keeps the limit, a limit in bytes gives no plan, and a fraction the one with the least measured
-    peak. For a fraction, PyTorch's default plan is measured, too, because the smallest predictions are often those that
-    are too low.
+    this factor. But the error of one plan says little about others: plans found in another way are measured instead if
+    they are better (`next_within`). For a fraction, PyTorch's default plan is measured, too, because the smallest
+    predictions are often too low. If no plan keeps the limit, a limit in bytes gives no plan, and a fraction the plan
+    with the smallest measured peak.
 
     Args:
         plans: where plans come from.
-        measure: measures the peak of a plan in bytes; None if it cannot.
+        measure: measures the peak of a plan in bytes, or returns None if it cannot.
         limit_bytes: the limit.
         limits: as the user gave them.
     """
@@ -286,12 +286,12 @@ def _alternatives(
 
 
 def tightest_limit(limits: Sequence[int | Fraction], plans: Plans, least_bytes: int) -> int:
-    """Returns the smallest limit in bytes; a fraction is one of the default plan's peak, but never unreachable.
+    """Returns the smallest limit in bytes; a fraction of the default plan's peak is never below the least peak found.
 
     Args:
         limits: as the user gave them.
         plans: where plans come from.
-        least_bytes: no plan has a smaller peak.
+        least_bytes: a lower bound on the peak of every plan.
     """
     for limit in limits:
         if not isinstance(limit, Fraction) and not is_whole(limit):

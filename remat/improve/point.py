@@ -1,4 +1,4 @@
-"""Describes one plan of a trade-off by what it saves, what it costs, and what it costs at least."""
+"""Describes one plan of a trade-off: its saved bytes, its cost, and a lower bound on the cost."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Point:
 
     Attributes:
         budget_bytes: the budget that the plan was searched for; for a hull vertex, its own saved bytes.
-        saved_bytes: what the plan saves.
+        saved_bytes: how many bytes the plan saves.
         cost: what the plan costs, in the frontier's unit.
         bound: a proven lower bound: no plan that saves at most `budget_bytes` costs less.
-        claimed_bound: the same, but an exact solver's own claim is believed without a proof.
+        claimed_bound: the larger one of `bound` and of the bound that the solver claims without a proof.
         plan: what to save and recompute.
         solver: the name of the solver that found the plan.
         is_vertex: whether the plan is a vertex of the convex hull.

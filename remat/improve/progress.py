@@ -30,7 +30,7 @@ def check_progress(progress: object) -> None:
     """Checks that `progress` can be called.
 
     Raises:
-        InvalidOption: it is neither None nor a function.
+        InvalidOption: `progress` is neither None nor a function.
     """
     if progress is not None and not callable(progress):
         raise InvalidOption(f"progress must be a function of a count and a score, got {progress!r}")
@@ -40,7 +40,7 @@ def is_over(deadline_s: float | None = None) -> bool:
     """Says if a search must end now and return the best plan so far: its time is up, or the user pressed Ctrl-C.
 
     Args:
-        deadline_s: a time of `time.monotonic`, beside that of `ending_within`; None for no limit.
+        deadline_s: one more deadline besides that of `ending_within`, a time of `time.monotonic`; None sets none.
     """
     ends = [one for one in (deadline_s, _deadline_s.get()) if one is not None]
     return _interrupted.is_set() or (bool(ends) and time.monotonic() > min(ends))

@@ -33,17 +33,17 @@ from remat.words import human_bytes, human_price, pip_install
 RegionBudget = Literal["saved", "peak"]
 
 _STEPS, _CLOSER = 6, 5
-"""So many budgets of saved bytes are tried in a search for the peak, and so many more next to the limit."""
+"""How many budgets of saved bytes are tried to keep a peak: evenly spaced ones first, then some next to the limit."""
 
 _ALIKE = 8
-"""So many policies that treat all layers alike are tried, too."""
+"""How many policies that treat all layers alike are tried, too."""
 
 _NUMBER = re.compile(r"\d+$")
 
 
 @dataclass(frozen=True)
 class RegionChoice:
-    """Holds the decisions about the regions of one graph, and what they are worth.
+    """Holds the decisions about the regions of one graph, with their memory and time.
 
     Attributes:
         regions: the regions and their problem.
@@ -69,7 +69,7 @@ class RegionChoice:
 
     @cached_property
     def saved_bytes(self) -> int:
-        """Returns the bytes between the passes, without inputs of the step."""
+        """Returns the bytes that are saved between the passes, without inputs of the step."""
         return self.regions.choice(self.saves).saved_bytes(self.regions.problem)
 
     @property
@@ -79,7 +79,7 @@ class RegionChoice:
 
     @property
     def bound_ns(self) -> int | None:
-        """Returns what no decisions about these regions within the saved bytes can fall below; None without a bound."""
+        """Returns a lower bound on the `cost_ns` of all decisions about these regions in the limit; None if unknown."""
         return self.solution.bound
 
     @property

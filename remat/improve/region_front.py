@@ -1,4 +1,4 @@
-"""Computes all best trade-offs between saved bytes and recompute time that decisions about regions allow, exactly.
+"""Computes exactly the Pareto front of saved bytes and recompute time over all decisions about regions.
 
 What one layer passes to another is kept, so no decision in a layer changes what another layer computes again. So the
 decisions of each layer are compared one by one, and the layers are added like the items of a knapsack: of two sums, one
@@ -20,7 +20,7 @@ _MOST_DECISIONS = 10
 """A layer with more decisions is left to an integer program: each one doubles the plans to compare."""
 
 _MOST_POINTS = 200_000
-"""The same if there are more trade-offs: each layer multiplies them by its own."""
+"""With more trade-offs, an integer program is used, too: each layer multiplies their number by that of its own."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class RegionFront:
     """Holds the trade-offs, by ascending bytes and descending cost.
 
     Attributes:
-        saved_bytes, cost: of each trade-off.
+        saved_bytes, cost: the bytes and the cost of each trade-off.
         compared: how many decisions about single layers were compared.
     """
 
@@ -64,7 +64,7 @@ class RegionFront:
         return None if position < 0 else position
 
     def saves(self, position: int) -> tuple[bool, ...]:
-        """Returns for each region whether a trade-off saves it."""
+        """Returns for each region whether the trade-off at a position saves it."""
         of_group = np.zeros(max(self._regions.groups) + 1, np.bool_)
         for layer, (before, pattern) in zip(reversed(self._layers), reversed(self._steps), strict=True):
             of_group[layer.groups] = _flags(int(pattern[position]), len(layer.groups))
@@ -81,7 +81,7 @@ class _Layer:
 
 
 def _members(regions: RegionProblem) -> list[list[int]]:
-    """Returns the decisions of each layer; all of them together if layers share them."""
+    """Returns the decisions of each layer; a single list of all decisions if layers share one."""
     if len({*regions.groups}) < len(regions.groups):
         return [sorted({*regions.groups})]
     of_layer: dict[str, list[int]] = {}
@@ -117,7 +117,7 @@ def _layers(regions: RegionProblem, members: Sequence[Sequence[int]]) -> tuple[l
 
 
 def _undominated(sizes: IntArray, costs: IntArray) -> IntArray:
-    """Returns the positions of the points that no other one beats in both, by ascending size."""
+    """Returns the positions of the points on the Pareto front of (size, cost), by ascending size."""
     order = np.lexsort((costs, sizes))
     least_before = np.minimum.accumulate(np.append(np.iinfo(np.int64).max, costs[order][:-1]))
     return order[costs[order] < least_before]

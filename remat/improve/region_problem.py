@@ -3,9 +3,9 @@
 A *layer* is a module with a number in its path ("model.layers.3"), which `torch.utils.checkpoint` can run again. A
 *region* is a module inside of a layer, or a layer. An operator belongs to the innermost region whose module runs it.
 "Save" a region: nothing of it is computed twice, so what the backward pass, or a recomputation of others, reads of it
-is kept. "Recompute" it: none of its values is kept. In either case, what one layer passes to another is kept, and what
-may not be computed twice. In a layer, what belongs to no region is recomputed. Outside of layers, PyTorch's default
-plan decides. Where nothing repeats, the outermost regions are the layers.
+is kept. "Recompute" it: none of its values is kept. In either case, what one layer passes to another is kept, and so is
+what may not be computed twice. In a layer, what belongs to no region is recomputed. Outside of layers, PyTorch's
+default plan decides. Where nothing repeats, the outermost regions are the layers.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class RegionProblem:
     def layers_interact(self) -> bool:
         """Returns whether a decision in one layer may change what another one saves or recomputes.
 
-        The more regions are recomputed, the more values are available in the backward pass. So what is available both
-        with everything saved and with everything recomputed always is.
+        The more regions are recomputed, the more values are available in the backward pass. So a value that is
+        available both with all regions saved and with all recomputed is always available.
         """
         ends = (self.choice([flag] * len(self.names)) for flag in (False, True))
         most, least = (choice.saved | choice.recomputed for choice in ends)
@@ -135,7 +135,7 @@ class RegionProblem:
         return Choice.from_saved(self.problem, ~self.problem.cannot_save.mask & of_group[self.problem.tied])
 
     def decisions_of(self, plan: Plan) -> list[bool]:
-        """Returns which regions a plan saves; a region of which nothing is read is not saved."""
+        """Returns for each region whether a plan saves it; False if the plan needs none of the region's values."""
         assert self.problem.tied is not None
         saved = {*self.problem.tied[Choice.from_plan(self.problem, plan).saved].tolist()}
         return [group in saved for group in self.groups]

@@ -1,15 +1,15 @@
-"""Poses relaxations: problems of what every plan must recompute if its compiled step keeps a limit of memory.
+"""Poses relaxations: problems whose optimum bounds what every plan recomputes if its compiled step keeps a limit.
 
 At a moment of the backward pass some values are in memory in every plan: the arguments and results of a library call,
-or what a kernel reads and writes. The operators that depend on them run later. What those need of the forward pass is
-in memory at that moment, or is recomputed afterwards. So a plan recomputes at least what the cheapest choice does that
-keeps no more bytes than the limit leaves: a `Problem` with a byte budget. In this problem "saved" means in memory at
-that moment; whether it was saved or recomputed before does not matter, and the latter counts as free.
+or what a kernel reads and writes. The operators that depend on them run later. What these operators need of the forward
+pass is in memory at that moment, or is recomputed afterwards. So a plan costs at least as much as the cheapest choice
+that keeps no more bytes than the limit leaves: a `Problem` with a byte budget. In this problem "saved" means in memory
+at that moment; a value may have been recomputed before that, which counts as free.
 
 Three facts about memory make this a proof (`remat.predict.buffers`):
 
-- *A value in memory takes its bytes.* But a copy may share the memory of its source: so it is recomputed for free. And
-  the parts of a concatenation lie in the memory of the result: they count nothing.
+- *A value in memory takes its bytes.* But a copy may share the memory of its source, so a copy is recomputed for free.
+  And the parts of a concatenation lie in the memory of the result, so they count 0 bytes.
 - *A kernel reads from memory.* Its result depends on values that are in memory before, with no library call between the
   two. A minimum cut finds the fewest bytes of a set of values from which the result can be computed so.
 - *A kernel writes over what it reads only if that is nearly as large*, and read where it writes
@@ -37,7 +37,7 @@ from remat.proof.certify import proven_weight
 
 # A result is written over a buffer only if it fills at least this part of it.
 _LEAST_SHARE = 0.95
-# So many library calls are looked at, those with the most memory first; and the one kernel that writes most.
+# This many library calls are looked at, those with the most memory first; and the one kernel that writes most.
 _CALLS = 2
 
 
@@ -59,7 +59,7 @@ class ProgramPoint:
 def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Problem]:
     """Poses relaxations with a byte budget: no plan that keeps the limit costs less than the best choice of each.
 
-    The graph must record its calls, and the problem has no budget. The limit is one of the peak of the compiled step.
+    The graph must record its calls, and the problem has no budget. `limit_bytes` limits the peak of the compiled step.
     """
     facts = StorageFacts.of(graph)
     if has_dead_gradients(facts):
@@ -86,15 +86,15 @@ def step_bounds(graph: Graph, problem: Problem, limit_bytes: int) -> Iterator[Pr
 def has_dead_gradients(facts: StorageFacts) -> bool:
     """Says if a part of the backward pass leads to no gradient.
 
-    Torch does not compute that part, and drops saved values that only it would read. So such values may take no memory,
-    and no relaxation here holds.
+    Torch does not compute that part, and drops saved values that only that part would read. So such values may never be
+    in memory, and the bounds of this module would not be valid.
     """
     return bool((facts.tangents & facts.computed & ~facts.live).any())
 
 
 def _sizes(facts: StorageFacts) -> IntArray:
     graph = facts.graph
-    # At least so many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
+    # At least this many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
     part = np.zeros(len(graph), np.bool_)
     part[graph.base[graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]]] = True
     return np.where(facts.external | part[graph.base], 0, np.minimum(graph.bytes, facts.size))

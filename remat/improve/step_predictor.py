@@ -24,8 +24,8 @@ class StepPredictor:
 
     Attributes:
         graph: the joint graph; its device says whose kernels are predicted.
-        device: the ceilings by which kernels are timed.
-        exchanged: what other graphs take.
+        device: the rates by which kernels are timed.
+        exchanged: which results and tangents other graphs take over.
     """
 
     def __init__(self, graph: Graph, device: DeviceProfile, exchanged: Exchanged = ALONE) -> None:
@@ -42,9 +42,9 @@ class StepPredictor:
 
         Args:
             graph: captured on any device.
-            device: the ceilings.
+            device: the rates by which kernels are timed.
             kind: the name of a device that has the same kernels; None for the device of the graph.
-            exchanged: what other graphs take.
+            exchanged: which results and tangents other graphs take over.
         """
         predictors, key = graph.derived(_predictors), (repr(device), kind, exchanged)
         if key not in predictors:
@@ -52,36 +52,36 @@ class StepPredictor:
         return predictors[key]
 
     def ns(self, saved: BoolArray) -> float:
-        """Models the time of the step that saves these values, (n,) of the graph, in nanoseconds."""
+        """Models the time in nanoseconds of the step that saves these values, a mask (n,) over the graph."""
         key = np.packbits(saved).tobytes()
         if key not in self._ns:
             self._ns[key] = self._clock.time(self._memory.kernels(saved)).ns
         return self._ns[key]
 
     def peak(self, saved: BoolArray) -> int:
-        """Predicts the most bytes alive in the step that saves these values, and notes its time."""
+        """Predicts the most bytes alive in the step that saves these values, and stores the step's time for `ns`."""
         key = np.packbits(saved).tobytes()
         if key not in self._peaks:
             self._peaks[key] = self.timeline(saved).peak_bytes
         return self._peaks[key]
 
     def timeline(self, saved: BoolArray) -> Timeline:
-        """Predicts the live bytes of the step that saves these values, anew each time, and notes its time."""
+        """Predicts the live bytes of the step that saves these values, uncached, and stores its time for `ns`."""
         kernels, line = self._memory.kernels_and_timeline(saved)
         self._ns[np.packbits(saved).tobytes()] = self._clock.time(kernels).ns
         return line
 
 
 def predictor_for(graph: Graph, cost_model: CostModel, exchanged: Exchanged = ALONE) -> StepPredictor | None:
-    """Returns what predicts the steps of a graph on the device of a cost model; None if plans are ranked by price.
+    """Returns the predictor of a graph's steps on the device of a cost model; None if plans are ranked by price.
 
-    Its graph has the kernels of that device. Graphs that do not record their calls have no kernels.
+    The predictor's graph has the kernels of that device. For a graph that does not record its calls there is none.
     """
     return predictor_on(graph, cost_model.step_device, exchanged)
 
 
 def predictor_on(graph: Graph, device: object = GRAPHS_OWN, exchanged: Exchanged = ALONE) -> StepPredictor | None:
-    """Returns what predicts the steps of a graph on a device, as `CostModel.step_device` names it."""
+    """Returns the predictor of a graph's steps on a device as `CostModel.step_device` names it; None if none."""
     if device is None or not records_calls(graph):
         return None
     kind = None

@@ -1,7 +1,7 @@
-"""Ranks plans of one problem: by their cost in it, or by the time of the step that their kernels take.
+"""Ranks plans of one problem by their cost, or by the time that the kernels of their step take.
 
 A user pays for kernels, while a `Problem` adds up prices of single values. So where kernels can be predicted and timed,
-plans are ranked by them. The time is modelled and has no proof. A bound is one on the cost.
+plans are ranked by their time. This time is modelled, and nothing is proven about it; bounds are those on the cost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ByCost:
 
     @cached_property
     def one_liners(self) -> tuple[Choice, ...]:
-        """Returns what PyTorch's one-liners save (`remat.improve.one_liners`), as legal choices, each once."""
+        """Returns what PyTorch's users get by one line of code (`remat.improve.one_liners`): distinct legal choices."""
         masks = (saved[self.graph.plannable] for _, saved in self.graph.derived(_one_liners))
         choices = (Choice.from_saved(self.problem, saved) for saved in masks)
         return tuple({choice.key: choice for choice in choices if choice.keeps_bans(self.problem)}.values())
@@ -75,13 +75,13 @@ class ByStepTime(ByCost):
         return self.predictor.ns(self.graph.for_all_values(choice.saved))
 
     def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
-        """Says whether the calls that a choice repeats alone make it slower than the best one, whatever fuses."""
+        """Says whether a choice is slower than the best one by its repeated library calls alone, whatever fuses."""
         repeated, best_repeated = (float(self._call_ns[one.recomputed].sum()) for one in (choice, best))
         return repeated - best_repeated > _SLACK * self.of(best)
 
     @cached_property
     def priced_problems(self) -> tuple[Problem, ...]:
-        """Returns the problem, and the same at the prices of `costmodels.StepTime`, where a save has a price, too."""
+        """Returns the problem, and its copy at the prices of `costmodels.StepTime`, where saving also has a price."""
         terms = costmodel_class(FASTEST_STEP_MODEL)(device=self.predictor.device).terms(self.graph)  # pyright: ignore[reportCallIssue]
         values = self.graph.plannable
         save_cost, recompute_cost = terms.save_cost[values], terms.recompute_cost[values]
@@ -97,7 +97,7 @@ class ByStepTime(ByCost):
 
         Args:
             limit_bytes: the limit.
-            additive: a choice that keeps it.
+            additive: a choice that keeps the limit; it is returned if no faster one is found.
         """
         best, limited = additive, replace(self.problem, budget_bytes=limit_bytes)
         with suppress(OutOfTime):

@@ -3,21 +3,21 @@
 To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted. They come from
 several sources, and one ranking judges them all (`remat.improve.step_ranking`):
 
-- Budgets of saved bytes. Mostly the peak occurs where all that is saved is alive, and falls by what is saved less. So
-  the plan that saves less by as many bytes as the last one exceeds the limit is nearly there. Once one plan is above
-  the limit and one within it, the next budget lies between theirs.
-- Minimum cuts at prices of memory by the time at which it is taken (`remat.improve.time_prices`), where recomputed
-  values make the peak.
-- What a user of PyTorch gets in one line (`remat.improve.one_liners`): no such plan is better, and no limit that one of
-  them keeps is called unreachable.
+- Budgets of saved bytes. Mostly the peak occurs when all saved values are alive, and falls by the bytes that are not
+  saved. So the next budget is lower by the bytes by which the last plan exceeds the limit. Once one plan is above the
+  limit and one within it, the next budget lies between theirs.
+- Minimum cuts at prices of memory that depend on the moment (`remat.improve.time_prices`), where recomputed values make
+  the peak.
+- What a user of PyTorch gets by one line of code (`remat.improve.one_liners`), so that no such plan is better than the
+  result, and no limit that such a plan keeps is called unreachable.
 - The best plans within the limit, saving more of what they recompute: all equal values of a model that repeats a
   layer, or single values.
 - Mixtures of a plan within the limit, the best one or the one with the lowest peak, and of a better one above it.
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
 
-Where the ranking has several prices, the first two are asked at each of them. The price of a save makes a difference
-where memory is plenty; where it is scarce, prices without it lead to better plans.
+If the ranking knows several sets of prices, the first two sources are used with each set. A price of saving makes a
+difference where memory is plenty; where memory is scarce, prices without it lead to better plans.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from remat.predict.memory import Timeline
 
 _LOGGER = logging.getLogger(__name__)
 
-# At most so many budgets of saved bytes are tried on the way to a limit.
+# At most this many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 8
 # Two budgets are never closer than this part of what lies between those above and within the limit.
 _APART = 0.2
@@ -58,17 +58,17 @@ _NEAR = 0.01
 _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
 _FOCUS = 3
-# So often plans are cut at prices by the best step so far, and mixed, as long as a faster step is found.
+# Plans are cut at prices by the best step so far, and mixed, at most this often, as long as a faster step is found.
 _TRIES = 3
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
-# So many sets of classes of equal values are tried to be saved. Values are equal if what surrounds them is equal up to
+# This many sets of classes of equal values are tried. Values are equal if their surroundings are equal up to
 # this distance. A class must make up this part of what recomputation costs.
 _MOVES, _DISTANCE, _WORTH = 16, 4, 0.001
-# So often single values are saved of what the best plan recomputes.
+# Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
-# The best plan is mixed with so many better ones, and the way between the two is halved so often.
+# The best plan is mixed with this many better ones, and the way between the two is halved this often.
 _MIXED, _HALVINGS = 2, 5
 
 
@@ -78,9 +78,9 @@ class StepPlans:
     Args:
         plans: the plans by simulation.
         predictor: predicts the step times that rank the plans; None ranks the plans by cost.
-        peak: predicts the peak of the plan that saves these values; None takes that of the step of the graph alone,
+        peak: predicts the peak of the plan that saves the values of a mask; None predicts the step of the graph alone,
             with as many calls in flight as `plans` counts.
-        exchanged: what other graphs take, where there is no predictor that knows it.
+        exchanged: which results and tangents other graphs take over; with a predictor, that of the predictor counts.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class StepPlans:
         return self._best(limit_bytes)
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
-        """Returns the best plan within a tighter limit, or the best of PyTorch's one-liners within the limit."""
+        """Returns the best one of the plan within a tighter limit and the untried one-liners within the limit."""
         tighter, one_liners = self.within(tighter_bytes), {choice.key for choice in self._ranking.one_liners}
         within = [plan for key, plan in self._predicted.items() if key in one_liners and plan.peak_bytes <= limit_bytes]
         untried = [plan for plan in within if not any(plan is other for other in tried)]
@@ -190,9 +190,9 @@ class StepPlans:
                 break
 
     def _is_fast(self, best: PeakPlan | None) -> bool:
-        """Says whether a plan is about as fast as the fastest one, PyTorch's default plan among them, of any peak.
+        """Says whether a plan is nearly as fast as PyTorch's default plan and all plans so far, whatever their peaks.
 
-        Where plans are ranked by a cost, none is: a cost is only a part of a step.
+        If plans are ranked by cost, the answer is False, because a cost is only a part of a step.
         """
         if best is None or len(self._at_prices) == 1:
             return False
@@ -211,12 +211,12 @@ class StepPlans:
             self._mix_with_better(best, limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
-        """Tries budgets of saved bytes, and returns which part of the limit the last plan within it uses; 0 if none.
+        """Tries budgets of saved bytes, and returns the fraction of the limit that the last plan within it uses.
 
         The budget of a plan above the limit is lowered by its excess, of which each call in flight has a part. Between
-        a plan above and one within, peaks are taken to lie on a straight line. Where a cost ranks plans, a budget far
-        below the first guess counts as none: at half of a GPT-2's peak, a plan of a third of it used the whole limit
-        and cost twice as much as the best one.
+        a plan above and one within, peaks are taken to lie on a straight line. Without a plan within the limit the
+        fraction is 0. If plans are ranked by cost, it is also 0 for a budget far below the first guess: at half of the
+        peak of a GPT-2, such a plan used the whole limit and cost twice as much as the best one.
         """
         above = self._plan(plans.cheapest.choice, "least cost")
         if above.peak_bytes <= limit_bytes:
@@ -247,9 +247,9 @@ class StepPlans:
     def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
         """Prices memory at each moment by what is alive then in the best step so far, and tries the minimum cuts.
 
-        Dearer memory lowers the peak, until so much is recomputed at once that the peak rises again. So prices are
-        sought in large steps first, and then in smaller ones near the price with the lowest peak, or near the cheapest
-        memory that keeps the limit.
+        A higher price lowers the peak, until so much is recomputed at once that the peak rises again. So prices are
+        tried in large steps first, and then in smaller steps near the lowest price that keeps the limit; if none does,
+        near the price with the lowest peak.
         """
         start = self._best(limit_bytes) or min(self._predicted.values(), key=_peak)
         moments = plans.moments(start.choice, self._timeline(start.choice))
@@ -337,7 +337,7 @@ class StepPlans:
             self._mix(best, plan, limit_bytes)
 
     def _mix(self, within: PeakPlan, above: PeakPlan, limit_bytes: int) -> None:
-        """Follows a plan within the limit up to some value and a better one from there on: as far as the limit allows.
+        """Mixes two plans: one within the limit up to some value, a better one after it, as far as the limit allows.
 
         What is saved late in the forward pass is read, and freed, first in the backward pass.
         """

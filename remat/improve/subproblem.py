@@ -18,7 +18,7 @@ from remat.problem.multipliers import Multipliers
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver, least_bytes
 
-# Multipliers are rounded to so many bits, so that their product with a cost is no overflow.
+# Multipliers are rounded to this many bits, so that their product with a cost is no overflow.
 _BITS = 24
 
 
@@ -31,9 +31,9 @@ class Subproblem:
         problem: its prices and bans, and the budget as it would be for this graph alone (see `subproblem_of`).
         times: the number of calls whose saved values are alive at the same time.
         earlier: the names of inputs that other graphs of the run computed, and that need gradients.
-        dropped: the names of results whose storages are free when its backward pass begins.
-        gradients: for some results, the names of their tangents. These are freed as soon as its backward pass has read
-            them; torch keeps all other tangents until the pass ends.
+        dropped: the names of results whose storages are free when the graph's backward pass begins.
+        gradients: for some results, the names of their tangents. These tangents are freed as soon as the backward pass
+            has read them; torch keeps all others until the pass ends.
     """
 
     graph: Graph

@@ -1,8 +1,8 @@
-"""Computes when values take memory under a plan, and prices memory by the time at which it is taken.
+"""Computes when values take memory under a plan, and prices memory depending on the moment at which it is taken.
 
-A budget of saved bytes prices all bytes alike. But the peak occurs at some steps, and memory at other steps is free. So
+A budget of saved bytes prices all bytes alike. But the peak occurs at some moments, and at others memory is free. So
 each byte gets a price at each moment, the highest where most memory is alive. For such prices one minimum cut finds the
-best plan, if each value takes memory when it did under the plan that the prices come from.
+best plan, as long as live ranges stay those of the plan that the prices come from.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TimeIndexedPrices:
         self._first_reads_if_nothing_saved = self._first_reads(Order.of(facts, np.zeros(n, np.bool_)))
 
     def moments(self, saved: BoolArray, step: Timeline | None = None) -> Liveness:
-        """Computes the live ranges under the plan that saves these values, (n,) of all in the graph.
+        """Computes the live ranges under the plan that saves these values, a mask (n,) over the graph.
 
         Args:
             step: the timeline of the compiled step under this plan; then the bytes alive are those of this timeline.

@@ -1,8 +1,8 @@
 """Finds the plans of PyTorch's `activation_memory_budget` from a graph, without PyTorch, as torch 2.13 does by default.
 
-A budget is a share of what its default plan saves. PyTorch lifts its rules one after the other until a minimum cut
-keeps the budget. If none does, a knapsack decides which of the values that may not be recomputed by any of these cuts
-are recomputed after all, and there is one more cut (`choose_saved_values_set` in `torch/_functorch/partitioners.py`).
+A budget is a share of what PyTorch's default plan saves. PyTorch lifts its rules one after the other until a minimum
+cut keeps the budget. If no cut does, a knapsack decides which of the values that none of these cuts may recompute are
+recomputed after all, and one more cut follows (`choose_saved_values_set` in `torch/_functorch/partitioners.py`).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CUTS = (
     f"{DEFAULT_STEP_MODEL},rules={{{_WIDE}}}",
     f'{DEFAULT_STEP_MODEL},rules={{{_WIDE},"not_fusible":false}}',
 )
-# Memory is counted in so many parts of what the default plan saves (`dp_knapsack`).
+# Memory is counted in this many parts of what the default plan saves (`dp_knapsack`).
 _PARTS = 10_000
 
 
 def torch_budget_plans(graph: Graph, budgets: Iterable[float] = TWENTIETHS) -> Iterator[tuple[float, BoolArray]]:
-    """Yields the values that PyTorch saves at each budget, (n,), from the largest budget on; equal plans once.
+    """Yields pairs (budget, mask (n,) of what PyTorch saves), by falling budgets; a repeated plan is left out.
 
     It yields nothing if annotations of the user contradict PyTorch's rules.
     """
@@ -73,7 +73,7 @@ def _saved(graph: Graph, problem: Problem) -> BoolArray:
 
 
 class _Knapsack:
-    """Decides which banned values are saved within a share of memory, so that the most arithmetic is not repeated."""
+    """Decides which banned values are saved within a share of memory, so that the least arithmetic is repeated."""
 
     def __init__(self, graph: Graph, problem: Problem, most_bytes: int, largest: float) -> None:
         self.graph, self.problem = graph, problem

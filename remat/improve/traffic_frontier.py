@@ -45,11 +45,11 @@ from remat.proof.certify import check_plan
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
 
-# At most so many vertices of each hull are predicted, evenly chosen.
+# At most this many vertices of each hull are predicted, evenly chosen.
 _VERTICES = 40
-# At most so many plans of the front are joined with their neighbours, evenly chosen.
+# At most this many plans of the front are joined with their neighbours, evenly chosen.
 _MIXED = 20
-# Two neighbours are joined at so many positions of the graph, and in either order.
+# Two neighbours are joined at this many positions of the graph, and in either order.
 _MIXTURES = 6
 # Values are decided about together if their surroundings are equal up to this distance, as in `refine`.
 _ROUNDS = 4
@@ -106,7 +106,7 @@ class TrafficFrontier:
         return self.points[fitting - 1]
 
     def within(self, traffic_bytes: int | str) -> TrafficPoint:
-        """Returns the point that saves least of those that move at most some bytes (a number, or a size such as "8GB").
+        """Returns the point with the fewest saved bytes that moves at most `traffic_bytes` (a number, or "8GB").
 
         Raises:
             InvalidOption: no plan found moves so little.
@@ -152,7 +152,7 @@ def traffic_frontier(
 
     Candidates are the vertices of exact convex hulls, mixtures of neighbours, and what a local search finds from the
     best of them. All are scored by prediction. The oracle then counts the starts, and the best candidates of each
-    budget. So no start is better than every point in both saved bytes and traffic, as the oracle counts them.
+    budget. So for each start there is a point that neither saves nor moves more bytes, as the oracle counts them.
 
     Args:
         budgets: how many, evenly spaced; or a list of them, in bytes or sizes ("8GB").

@@ -1,4 +1,4 @@
-"""Describes a budget of some of the values of a problem: a row of its program."""
+"""Describes a byte budget for some of the values of a problem."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from remat.facts.columns import BoolArray, FrozenColumns, bool_column, is_whole
 
 @dataclass(frozen=True, eq=False)
 class BudgetRow(FrozenColumns):
-    """Limits the bytes that are saved of some of n values; raises `InvalidProblem` for what is no such limit.
+    """Limits how many bytes of some of n values may be saved; raises `InvalidProblem` if a field is not as below.
 
     Attributes:
         name: what the values are, for messages.
-        values: (n,) the values.
-        bytes: the most of their bytes that may be saved on the device.
+        values: a mask (n,) of the limited values.
+        bytes: the most bytes of these values that may be saved on the device.
     """
 
     name: str

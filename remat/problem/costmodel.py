@@ -35,7 +35,7 @@ class Terms:
         cannot_save, cannot_recompute: bans with reasons.
         budget_bytes: the most bytes that may be saved, or None.
         offload: the cost of offloading, and its bans; None if nothing can be offloaded.
-        rows: budgets of some of the values; none by default. Those of both sides of a sum apply.
+        rows: budgets of some of the values; none by default. In a sum, the rows of both sides apply.
     """
 
     save_cost: IntArray
@@ -166,7 +166,7 @@ class CostModel(ABC):
     def calls_in_flight(self) -> int:
         """Returns how many calls of a graph hold what they save at the same time; limits in bytes are for all of them.
 
-        `terms` has the budget of one call: this part of the limit. A share is the same for each call.
+        The budget in `terms` is that of one call: the limit divided by this number. A share is the same for each call.
         """
         return 1
 
@@ -207,7 +207,7 @@ class CostModel(ABC):
 
     @property
     def row_limits(self) -> tuple[int | Fraction, ...]:
-        """Returns the limits of `Terms.rows`: bytes, or fractions of what PyTorch's default plan saves there."""
+        """Returns the limits of `Terms.rows`: bytes, or shares of what PyTorch's default plan saves of these values."""
         return ()
 
     def pose(self, graph: Graph) -> Problem:

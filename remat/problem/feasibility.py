@@ -1,4 +1,4 @@
-"""Decides whether any plan exists, before a solver is called, and explains it if not.
+"""Decides whether any plan exists, before a solver is called; if none does, explains why.
 
 A value is *unavailable* if the backward pass cannot get it: it cannot be saved, and it cannot be recomputed, because
 that is forbidden or because an operand is unavailable. A problem without a budget is infeasible if and only if a needed

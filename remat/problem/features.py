@@ -1,4 +1,4 @@
-"""Lists what a problem may have that not every solver, file or search takes."""
+"""Lists the features of problems that not every solver, file format or search supports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Feature(Enum):
-    """Lists what a problem or a caller may require of a solver. The value of each member is its text."""
+    """Lists what a problem or a caller may require of a solver. The value of each member names it in messages."""
 
     BUDGET = "a byte budget"
     OFFLOAD = "offloading"
@@ -23,7 +23,7 @@ class Feature(Enum):
 
 
 ONE_BUDGET = frozenset({Feature.BUDGET, Feature.OFFLOAD})
-"""What a search takes that knows only one budget, of all values."""
+"""The features that a search supports if it knows only one budget, that of all values."""
 
 
 def features_of(problem: Problem) -> tuple[Feature, ...]:
@@ -39,7 +39,7 @@ def features_of(problem: Problem) -> tuple[Feature, ...]:
 def check_features(
     features: Iterable[Feature], who: str, supported: Collection[Feature] = (), advice: str = ""
 ) -> None:
-    """Raises an `UnsupportedProblem` that begins with `who` and ends with `advice` for what is not supported."""
+    """Raises an `UnsupportedProblem` for an unsupported feature; the message begins with `who`, ends with `advice`."""
     for feature in features:
         if feature not in supported:
             raise UnsupportedProblem(f"{who} does not support {feature.value}{advice}")

@@ -1,7 +1,7 @@
 """Writes a problem as an integer program in free MPS, which CBC, HiGHS, SCIP and others read.
 
-Columns `s<v>` and `r<v>` are 1 where value v is saved, or recomputed. The program is that of `remat.problem.problem`,
-with `b_v = s<v> + r<v>`:
+Column `s<v>` is 1 where value v is saved, and `r<v>` where v is recomputed. The program is that of
+`remat.problem.problem`, with `b_v = s<v> + r<v>`:
 
     minimize    COST:  sum save_cost[v] * s<v> + recompute_cost[v] * r<v>
     subject to  n<v>:  s<v> + r<v> = 1               where v is needed; elsewhere a<v>: s<v> + r<v> <= 1
@@ -10,8 +10,8 @@ with `b_v = s<v> + r<v>`:
                 BUDGET<r>: the same over the values of row r, counted from 1
     bounds      s<v> = 0 where v cannot be saved, r<v> = 0 where it cannot be recomputed
 
-If v can be offloaded, the column `h<v>` is 1 where it is, and `s<v>` is 1 where it is saved on the device. In the rows
-n, a and u, `h<v>` counts like `s<v>`. It costs offload.cost[v].
+If v can be offloaded, the column `h<v>` is 1 where v is offloaded, and `s<v>` is 1 where v is saved on the device. In
+the rows n, a and u, `h<v>` counts like `s<v>`; its cost is offload.cost[v].
 
 Prices are written in full. A budget is written in units of the greatest common divisor of all sizes, rounded down.
 Integer-program solvers compute in doubles, so a row may be violated by about a millionth: only a check in integers can

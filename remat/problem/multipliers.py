@@ -26,7 +26,7 @@ class Multipliers:
         cost, byte: non-negative integers, not both 0.
 
     Raises:
-        InvalidOption: they are something else.
+        InvalidOption: one of them is no such integer, or both are 0.
     """
 
     cost: int = 1

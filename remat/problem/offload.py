@@ -49,9 +49,9 @@ class Offload(FrozenColumns):
 
 
 def checked_budget(label: str, budget: int | None) -> int | None:
-    """Returns a budget as a Python integer, because NumPy's overflow silently.
+    """Returns a budget as a Python integer, because NumPy's integers overflow silently; None stays None.
 
-    Raises an `InvalidProblem` that begins with `label` for anything but a non-negative integer.
+    Raises an `InvalidProblem` that begins with `label` for anything but a non-negative integer or None.
     """
     budget = int(budget) if budget is not None and is_whole(budget) else budget
     if budget is not None and (type(budget) is not int or budget < 0):

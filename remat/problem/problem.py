@@ -84,7 +84,7 @@ class Problem(FrozenColumns):
         tied: (n,) the number of a group for each value, from 0, or -1 for none: of one group, no value is saved, or no
             value is recomputed. None if no values are tied.
         rows: budgets of some of the values, besides `budget_bytes`; none by default.
-        signature: that of the graph of the problem, for its plans; empty without a graph.
+        signature: the signature of the problem's graph, which its plans carry; empty without a graph.
         places: the line of the model that computes each value, for messages (`remat.Graph.places`); "" by default.
 
     Raises:
@@ -141,7 +141,7 @@ class Problem(FrozenColumns):
         offload: Offload | None = None,
         rows: tuple[BudgetRow, ...] = (),
     ) -> Problem:
-        """Returns the same values and uses with other terms; it takes half the time, as only the terms are checked.
+        """Returns the problem with other terms, in half the time of the constructor: only the terms are checked.
 
         Raises `InvalidProblem` for wrong terms.
         """
@@ -244,7 +244,7 @@ class Problem(FrozenColumns):
         return (*whole, *((row.name, np.where(row.values, self.save_bytes, 0), row.bytes) for row in self.rows))
 
     def with_one_budget(self, position: int) -> Problem:
-        """Returns the problem with only one of its `budgets`, as that of all values: fewer rules, so more plans."""
+        """Returns the problem with only one of its `budgets`, as the budget of all values; so more plans are legal."""
         _, sizes, limit = self.budgets[position]
         return replace(self, save_bytes=sizes, budget_bytes=limit, rows=())
 
@@ -282,7 +282,7 @@ class Problem(FrozenColumns):
 
         Args:
             path: the file, gzipped or not.
-            budget: the name of one of its budgets, or "none"; required only if the file has several.
+            budget: the name of one of the file's budgets, or "none"; required only if the file has several.
 
         Raises:
             InvalidProblem: the file is truncated, not JSON, of a newer version, or breaks a rule.

@@ -40,14 +40,14 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
 
 
 def least_bytes(problem: Problem, rules: ForcedValues | None = None) -> Cut:
-    """Returns the choice that saves the fewest bytes, and of those costs least, with the proof."""
+    """Returns the cheapest one of the choices that save the fewest bytes, with a proof of the bytes."""
     return flow_solver().minimum_cut(problem, BY_BYTES, rules)
 
 
 def check_budget(problem: Problem, rules: ForcedValues | None = None) -> None:
     """Raises `Infeasible` if a flow proves that no plan fits one of the budgets; the message lists what must be saved.
 
-    Each budget is looked at alone: that no plan keeps several of them at once, only a solver can claim.
+    Each budget is checked alone. Only a solver can find that no plan keeps several budgets together.
     """
     for position, (name, sizes, limit) in enumerate(problem.budgets):
         if int(sizes.sum()) > limit:

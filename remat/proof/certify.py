@@ -167,7 +167,7 @@ def certify_for(problem: Problem, solution: Solution) -> bool:
 
 
 def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
-    """Returns the lower bound on the cost of every plan within the budget that a flow proves; None if no plan fits.
+    """Returns the lower bound that a flow proves on the cost of every plan within the budget; None if no plan fits.
 
     Raises `CertificateRejected` if the flow is wrong, or proves no bound.
     """
@@ -186,7 +186,7 @@ def proven_bound(problem: Problem, certificate: FlowCertificate) -> int | None:
 
 
 def proven_weight(problem: Problem, certificate: FlowCertificate, arcs: Arcs | None = None) -> int:
-    """Returns the lower bound on the weight of every choice, whatever the budget, that a flow proves.
+    """Returns the lower bound that a flow proves on the weight of every choice, whatever the budget is.
 
     `arcs` is `Arcs.of(problem)`, if it has been computed. Raises `CertificateRejected` if the flow is wrong, and
     `UnsupportedProblem` if the weighted prices add up to 2**62 or more.

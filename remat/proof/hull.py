@@ -25,7 +25,7 @@ from remat.proof.certify import proven_weight
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """Holds a choice as a point; each vertex of a `Hull` is optimal under some multiplier on bytes."""
+    """Holds a choice with its bytes and its cost; a vertex of a `Hull` is optimal under some multiplier on bytes."""
 
     choice: Choice
     saved_bytes: int
@@ -42,7 +42,7 @@ class Vertex:
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """Holds two neighbours, and the proof that no choice is below the line through them."""
+    """Holds two neighbouring vertices of a hull, and the proof that no choice is below the line through them."""
 
     left: Vertex  # saves fewer bytes, and costs more
     right: Vertex
@@ -104,7 +104,7 @@ class Hull:
         return edges
 
     def edge_at(self, budget_bytes: int) -> Edge | None:
-        """Returns the edge above a budget; None if the cheapest choice fits, or one choice is best in both.
+        """Returns the edge over a budget of saved bytes; None if the cheapest choice keeps the budget.
 
         The budget must be at least the bytes of `smallest`.
         """

@@ -32,7 +32,7 @@ def solve(
 ) -> Solution:
     """Solves a problem and certifies the answer.
 
-    Before the solver is called, this function decides whether any plan exists, also with a budget.
+    Before it calls the solver, this function checks whether any plan exists, also within each single budget.
 
     Args:
         problem: the problem.

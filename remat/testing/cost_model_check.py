@@ -24,7 +24,7 @@ def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 
 
     Args:
         model: a class, checked with its default options, or a configured instance.
-        max_examples: the number of graphs for each check, with annotations and without.
+        max_examples: the number of random graphs for each of the three checks; one of these has no annotations.
 
     Raises:
         AssertionError: the contract is broken; the message says how, and on which graph.

@@ -17,7 +17,7 @@ from remat.testing.trials import for_all, is_hashable, require, require_options,
 
 
 def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int = 100) -> None:
-    """Checks that an estimator meets its contract, on random graphs of up to 12 values.
+    """Checks that an estimator meets its contract, on random graphs of up to 12 values and on two fixed graphs.
 
     - Its options are a frozen, hashable dataclass with a readable repr, it has a unit, and `data()` returns text.
     - It prices every value with a non-negative integer, with a sum below 2**62. Values that are never recomputed
@@ -26,7 +26,7 @@ def check_estimator(estimator: type[Estimator] | Estimator, *, max_examples: int
 
     Args:
         estimator: a class, checked with its default options, or a configured instance.
-        max_examples: the number of graphs.
+        max_examples: the number of random graphs.
 
     Raises:
         AssertionError: the contract is broken; the message says how, and on which graph.

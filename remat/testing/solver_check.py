@@ -22,7 +22,7 @@ from remat.testing.trials import for_all, is_hashable, require, require_options
 
 
 def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> None:
-    """Checks that a solver meets its contract, on random problems of up to 8 values, some of 30, and crossing flows.
+    """Checks that a solver meets its contract, on random problems of up to 8 values and some of 20 to 30 values.
 
     - Its options are a frozen, hashable dataclass with a readable repr.
     - Its plans are legal and have the stated cost; its proofs are valid (`remat.proof.certify`).
@@ -34,7 +34,7 @@ def check_solver(solver: type[Solver] | Solver, *, max_examples: int = 100) -> N
 
     Args:
         solver: a class, checked with its default options, or a configured instance.
-        max_examples: the number of problems, each with and without a budget, offloading, and budgets of some values.
+        max_examples: the number of problems for each combination of a budget, offloading, and budgets of some values.
 
     Raises:
         AssertionError: the contract is broken; the message says how, with code that makes the problem.

@@ -51,11 +51,11 @@ def problems(
     Args:
         draw: Hypothesis passes this.
         min_values, max_values: bounds on the number of values.
-        budget: whether they have a byte budget.
+        budget: whether the problems have a byte budget.
         offload: whether values can be offloaded.
         rows: whether one to three more budgets limit parts of the values.
-        feasible: True draws only problems that have a plan, None draws any. Problems are made feasible, not rejected: a
-            ban that excludes every plan is lifted, a budget is raised.
+        feasible: True draws only problems that have a plan, other values draw any. Problems are made feasible, not
+            rejected: a ban that excludes every plan is lifted, a budget is raised.
         largest: the largest finite price or size. A bound on the prices is drawn first, so that small prices, full of
             ties, are as likely as large ones.
     """

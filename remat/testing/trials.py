@@ -81,7 +81,7 @@ def require_options(plugin: Solver | CostModel | Estimator) -> None:
 
 
 def is_hashable(solver: Solver | Estimator) -> bool:
-    """Returns whether a plug-in has a hash, and an equal copy has the same."""
+    """Returns whether a plug-in is hashable, and a copy of it has the same hash."""
     try:
         return hash(solver) == hash(copy.deepcopy(solver))
     except TypeError:

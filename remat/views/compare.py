@@ -50,9 +50,9 @@ def compare(
         graphs: a graph, several graphs, or graphs by name. Without names, the graphs have the names of their models.
         cost_models: names or instances.
         solvers: names or instances; by default every installed one.
-        time_limit_s: the limit of each solve, for solvers that support a time limit.
+        time_limit_s: wall time in seconds of each solve, for solvers that support a time limit.
         progress: called with the number of finished rows, and the number of all rows.
-        n_jobs: how many processes solve at once; each takes a graph under a cost model. Then times affect each other.
+        n_jobs: how many processes solve at once; each takes a graph under a cost model. They slow each other down.
         path: a file that keeps the finished rows, so that another call with the same file continues.
 
     Returns:

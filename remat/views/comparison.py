@@ -55,12 +55,12 @@ class Comparison(pd.DataFrame):
     Columns:
         graph, instance, values: name of the graph, its name in the corpus or "", and its number of values.
         cost_model, unit: as users type it, with the options that differ from the defaults; the unit of its prices.
-        budget_bytes: a limit of saved, live or all memory; missing without one, and if it is a share of a peak.
+        budget_bytes: a limit of saved, live or all memory; missing without a limit, or if it is a share of a peak.
         solver: as users type it, with the options that differ from the defaults.
         exact: whether the solver claims optimality for every problem that it supports.
         objective, bound, gap: cost of the plan, lower bound on the cost of every plan, and (objective - bound) /
             objective.
-        termination: "optimal", "feasible", "infeasible", "limit", or "refused" (see `error`).
+        termination: "optimal", "feasible", "infeasible", "limit", "no_plan_found", or "refused" (see `error`).
         certified: the evidence of optimality, in words.
         proven: whether the proof was verified without trusting the solver.
         saved_tensors, saved_bytes: activations that the plan saves, and their memory. Inputs and parameters, which are
@@ -118,7 +118,7 @@ class Comparison(pd.DataFrame):
         return plain.where(plain.notna(), None).to_dict(orient="records")
 
     def best(self) -> list[bool]:
-        """Returns which rows have the least objective of their graph and cost model."""
+        """Returns for each row whether its objective is the least one for its graph and cost model."""
         if not {"graph", "cost_model", "objective"} <= set(self):
             return [False] * len(self)
         plain = pd.DataFrame(self)

@@ -47,8 +47,8 @@ class Alternative:
 
     Attributes:
         question: the decision, e.g. "does not save it".
-        extra_cost: its cost above that of the best plan of all; None if there is no such plan. Negative if the solver
-            is a heuristic and had missed this plan.
+        extra_cost: the cost of this plan minus that of the best plan of all; None if there is no such plan. Negative if
+            the solver is a heuristic and had missed this plan.
         proven: whether both costs were verified as optimal.
         saves: names that this plan keeps on the device, and the best plan does not save.
         drops: names that only the best plan saves.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 
 def ratios(times: pd.DataFrame) -> pd.DataFrame:
-    """Divides times (instances x solvers) by the fastest solver's; infinite if a solver failed."""
+    """Divides times (instances x solvers) by the fastest time of each instance; times of failures stay infinite."""
     best = times.min(axis="columns")
     return times.div(best.where(np.isfinite(best), 1.0), axis="index")
 

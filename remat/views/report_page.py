@@ -79,13 +79,13 @@ class Page:
             estimator: the estimator of recompute time in the frontiers.
             refine: the number of budgets to solve between the ends of each frontier.
             solver: the solver of these budgets; it must support byte budgets.
-            time_limit_s: wall time in seconds for all these budgets together; each frontier then has the budgets solved
-                so far. It does not include the ends of a frontier.
+            time_limit_s: wall time in seconds, after which no further budget is solved. The ends of every frontier are
+                computed nevertheless.
             progress: as for `remat.Frontier.refine`.
 
         Raises:
             InvalidOption: there is no path.
-            UnknownPlugin: no estimator has this name.
+            UnknownName: no estimator has this name.
             NotInstalled: matplotlib is missing.
             OSError: a file cannot be read.
             RematError: a file is neither a graph nor a comparison, or it is damaged.

@@ -56,7 +56,7 @@ class PassTraffic:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """Joins a graph that runs once with its fusion groups, in the order in which they run.
+    """Holds the graph of a pass, and its fusion groups in the order in which they run.
 
     Attributes:
         graph: the graph; it may have other values than those of the pass. A value in no group is in memory from the
@@ -64,8 +64,8 @@ class Pass:
         groups: the fusion groups.
 
     Raises:
-        InvalidGraph: a group names a position that no value has, two groups write one value, or a group reads what no
-            other group writes.
+        InvalidGraph: a group names a position that no value has, or writes what it does not compute; two groups write
+            one value; or a group reads what no other group writes.
     """
 
     graph: Graph
@@ -143,7 +143,7 @@ class Pass:
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """Returns the values that must be written: results, and values without readers, as a copy into an input."""
+        """Returns the values that must be written: results, and values without readers, such as a copy to an input."""
         used = np.zeros(len(self.graph), np.bool_)
         used[self.graph.producers] = True
         positions = (*np.flatnonzero(self.graph.output).tolist(), *np.flatnonzero(~used).tolist())

@@ -1,4 +1,4 @@
-"""Asks, as a joint graph, which values of one fusion group (A) another one (B) computes again instead of reading them.
+"""Poses, as a joint graph, the question which values of fusion group A group B computes again instead of reading them.
 
 A plays the part of the forward pass, and B that of the backward pass (paper, section 3.7).
 """
@@ -18,10 +18,10 @@ from remat.improve.cross_kernel.fusion_groups import Pass
 def pair(full_pass: Pass, a: int, b: int) -> Graph:
     """Builds the joint graph of two groups, with A as the forward pass and B as the backward pass.
 
-    What A reads is an input. A value of A is an output, because it is written whatever is decided here, if another
-    group needs it, if the pass returns it (paper, 3.7), or if another group writes it. What B reads that A neither
-    computes nor reads stands for the tangents. Views belong to both sides. What both groups compute appears twice, for
-    B as "... (again)".
+    What A reads is an input. A value of A is an output, which is written whatever is decided here, if another group
+    needs it, if the pass returns it (paper, 3.7), or if another group writes it. What B reads, but A neither computes
+    nor reads, becomes a tangent. Views belong to both sides. What both groups compute appears twice, for B as
+    "... (again)".
 
     Args:
         full_pass: the pass.

@@ -105,7 +105,7 @@ class _PassSearch:
         return self._try((k, again) for k in readers)
 
     def _with_unwritten_operands(self, v: int, a: int) -> frozenset[int]:
-        """Collects a value, and those of its group that it is computed from and that are not written."""
+        """Collects a value, and the unwritten values of its group from which it is computed."""
         values, todo = {v}, [v]
         while todo:
             bases = {self.current.bases[u] for u in self.current.graph.operands[todo.pop()]} - values

@@ -29,7 +29,7 @@ operators, wherever they are; then each value by itself.
 
 **Deep models** (`remat.improve.refine.repeated_layers`). Where a graph repeats a layer, the search looks at a graph of
 two layers, and its decisions are lifted to all layers. The starts and the results are then compared on the whole graph.
-This is not done for objectives whose scores do not add up over layers: "peak", "saved" and "no-worse".
+Objectives whose scores do not add up over layers have no short graph: "peak", "saved", "no-worse", `most_kernels`.
 
 **Oracles** (`remat.improve.refine.oracles`). The prediction scores every candidate. With oracle="inductor" a move must
 also lower TorchInductor's own count, and with oracle="device" the results are timed.

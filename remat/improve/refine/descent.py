@@ -1,8 +1,8 @@
 """Searches locally: makes the first move that lowers the score, until no move does.
 
 An infeasible state, which breaks a limit, is worse than every feasible one, and of two infeasible states the one with
-the smaller violation is better. So the search may start anywhere. Saved bytes are limited, and what the objective
-limits.
+the smaller violation is better. So the search may start anywhere. There is a limit of saved bytes, and there may be
+limits of the objective.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from remat.improve.refine.moves import Move, Neighbourhood
 from remat.improve.refine.objectives import Score, Scorer
 from remat.improve.refine.states import State
 
-# So many saves that would help but do not fit are tried, each with so many drops that make room for it.
+# This many saves that would help but do not fit are tried, each with this many drops that make room for it.
 _EXCHANGES = 6
 # Starts above this multiple of the lowest one are not searched from: on GPT-2 of 6 and 12 layers such a descent ended
 # above the one from the best start, and took more than half of the time.
 _FAR = 1.1
-# A score begins with so many violations.
+# A score begins with this many violations.
 _LIMITS = 2
 
 
@@ -33,7 +33,7 @@ class Step:
     Attributes:
         evaluated: how many choices had been scored by then.
         move: the move in words.
-        score: the score after it.
+        score: the objective's score after the move.
     """
 
     evaluated: int
@@ -117,7 +117,7 @@ class Acceptance:
 
 
 class Descent:
-    """Descends from one state.
+    """Runs the local search from one state.
 
     Attributes:
         acceptance: decides whether a move is made.
@@ -186,7 +186,7 @@ class Descent:
 
 
 def most_promising(descents: list[Descent], acceptance: Acceptance) -> list[Descent]:
-    """Returns the descents whose starts are not far above the lowest feasible start, the best descent first."""
+    """Returns the descents whose starts score not far above the best feasible start, by ascending score."""
     scored = sorted(
         ((acceptance.model.score(descent.start), descent) for descent in descents), key=lambda pair: pair[0]
     )

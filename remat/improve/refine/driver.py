@@ -109,7 +109,7 @@ class _Outcome:
 
     Attributes:
         states: the states to compare on the whole graph.
-        asked: how many choices of the short graph the oracle scored; 0 if the prediction is the oracle.
+        asked: how many choices of the short graph the oracle scored; 0 if it is not asked in the search.
     """
 
     states: tuple[State, ...]
@@ -131,7 +131,7 @@ class _TimedScorer:
         return self._deadline_s is None or not self.longest_s or late_s <= self._deadline_s
 
     def scored_in_time(self, states: Sequence[State]) -> Sequence[State]:
-        """Returns the first states, which the oracle has scored in time; it remembers the scores."""
+        """Returns the first states, as many as the oracle scores in time; the oracle remembers their scores."""
         if self._deadline_s is None:
             return states
         for i, state in enumerate(states):

@@ -23,8 +23,8 @@ class TrafficLimited(KernelObjective):
 
     Attributes:
         extra_traffic: how much more than the caller's plan the answer may move, as a fraction: 0.05 is five percent.
-            None sets no limit.
-        most_traffic_bytes: the limit itself; None for the one that follows from the caller's plan.
+            None derives no limit from that plan.
+        most_traffic_bytes: the limit itself; None takes the one that `extra_traffic` sets, if any.
     """
 
     adds_up: ClassVar[bool] = False  # a limit on traffic is one of the whole model, and so is a peak
@@ -60,7 +60,7 @@ class TrafficLimited(KernelObjective):
 
 @dataclass(frozen=True)
 class SavedBytes(TrafficLimited):
-    """Counts saved bytes, of plans that move no more than the caller's plan, or little more; of equals, the traffic.
+    """Counts saved bytes; the traffic breaks ties, and is limited by that of the caller's plan (`extra_traffic`).
 
     Without a limit the answer saves nothing that it can recompute.
     """
@@ -77,7 +77,7 @@ class SavedBytes(TrafficLimited):
 
 @dataclass(frozen=True)
 class Peak(TrafficLimited):
-    """Counts the most bytes alive at once, as `remat.timeline`: of the compiled step, if the graph records its calls.
+    """Counts the most bytes alive at once, as `remat.timeline` does: in the compiled step, if the graph records calls.
 
     Among choices with equal peaks, the one that recomputes the fewest values is best; if traffic is limited, the one
     with the least traffic.

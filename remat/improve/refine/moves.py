@@ -1,6 +1,6 @@
 """Lists the moves of the local search: save, drop, swap. Each acts on all values of an equivalence class at once.
 
-A move says which values to save from now on and which no longer; `Space.state` completes them to a legal choice. A swap
+A move says which values to save from now on and which no longer; `Space.state` makes a legal choice of it. A swap
 replaces a saved value by recomputed ones that it is computed from, or that are computed from it: one for one, or one
 for several, or several for one.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.refine.states import Space, State
 
-# So many recomputed classes on either side of a saved one are tried in its place, the nearest first.
+# This many recomputed classes on either side of a saved one are tried in its place, the nearest first.
 _REACH = 6
 
 

@@ -29,13 +29,13 @@ from remat.proof.solve import solve
 class NoWorse(KernelObjective):
     """Counts traffic, of plans that have no more kernels than the caller's plan and recompute no longer.
 
-    As every answer of `remat.refine`, they save no more bytes either. So the answer is no worse than the caller's plan
-    in any of four: bytes moved, kernels, saved bytes, recompute time. The search also begins at plans of `portfolio`
-    and `lagrangian` that recompute little and save no more bytes.
+    Like every answer of `remat.refine`, they also save no more bytes, unless `extra_bytes` allows it. So the answer is
+    no worse than the caller's plan in any of four: bytes moved, kernels, saved bytes, recompute time. The search also
+    begins at plans of `portfolio` and `lagrangian` that recompute little and save no more bytes.
 
     Attributes:
-        estimator: estimates recompute time: a registered name or an instance. A plan takes as long as its cost by
-            `costmodels.RecomputeTime`.
+        estimator: estimates recompute time: a registered name or an instance. The recompute time of a plan is its cost
+            by `costmodels.RecomputeTime`.
     """
 
     name: ClassVar[str] = "no-worse"

@@ -32,8 +32,8 @@ class Launch(NamedTuple):
     """Describes one kernel, predicted or compiled, as far as an objective needs it.
 
     Attributes:
-        values: positions in the graph of what it computes.
-        bytes: what it reads and writes.
+        values: positions in the graph of the values that the kernel computes.
+        bytes: the bytes that the kernel reads and writes.
     """
 
     values: Sequence[int]
@@ -46,7 +46,7 @@ class Objective(ABC):
     Attributes:
         name: what users type.
         terms: the names of the entries of a score, with units.
-        counts_arithmetic: whether recomputing a value costs anything beside memory traffic.
+        counts_arithmetic: whether recomputing a value costs anything besides memory traffic.
         begins_beyond: whether the search also begins at starts that save more bytes than the answer may.
         adds_up: whether scores add up over layers, so that what helps in a few of equal layers helps in all.
     """
@@ -94,7 +94,7 @@ class KernelObjective(Objective):
     """Scores the kernels of both passes.
 
     Attributes:
-        goes_by_bytes: whether only the number of kernels and the bytes of each count.
+        goes_by_bytes: whether a score needs of the kernels only their number and the bytes of each.
     """
 
     goes_by_bytes: ClassVar[bool] = False
@@ -118,7 +118,7 @@ class KernelObjective(Objective):
 
 @dataclass(frozen=True)
 class Traffic(KernelObjective):
-    """Counts the bytes that the kernels of both passes read and write; of equals, the fewest kernels.
+    """Counts the bytes that the kernels of both passes read and write; the number of kernels breaks ties.
 
     Attributes:
         most_kernels: how many kernels the answer may have, library calls included; None for any number.
@@ -150,7 +150,7 @@ class Traffic(KernelObjective):
 
 @dataclass(frozen=True)
 class Time(KernelObjective):
-    """Sums a roofline: each kernel takes the longer one of its arithmetic and its traffic, and the time of a launch.
+    """Adds up kernel times by a roofline: the longer one of arithmetic and memory traffic, plus the time of a launch.
 
     Attributes:
         device: as for the estimator `roofline`: a known name, a file, "here", or a `DeviceProfile`.

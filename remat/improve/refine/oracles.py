@@ -33,7 +33,7 @@ class Oracle(ABC):
         """Returns the names of a score's terms.
 
         Raises:
-            InvalidOption: this oracle cannot score such an objective.
+            InvalidOption: this oracle cannot score `objective`.
         """
         return objective.terms
 
@@ -79,7 +79,7 @@ def find_oracle(oracle: str | Oracle, device: str | None = None) -> Oracle:
 
     Raises:
         InvalidOption: no oracle has this name.
-        NotInstalled: it needs torch.
+        NotInstalled: the oracle needs torch, which is missing.
     """
     if isinstance(oracle, Oracle):
         return oracle

@@ -23,7 +23,7 @@ from remat.facts.graph import Graph, Region
 from remat.improve.refine.equivalence_classes import equivalence_classes
 
 KEPT = 2
-"""So many layers stay; on GPT-2 three lead to the same plans, in a fourth more time."""
+"""This many layers stay; on GPT-2 three lead to the same plans, in a fourth more time."""
 
 _OUTSIDE = -1
 

@@ -45,7 +45,7 @@ class Refined:
             layers.
         evaluated: how many choices were scored by prediction.
         asked: how many choices the oracle scored; 0 if the prediction is the oracle.
-        layers: how many equal layers were found, and decided about as one.
+        layers: how many equal layers were found, which get equal decisions; 1 if none were.
         time_s: wall time in seconds.
         termination: why the search ended.
     """

@@ -47,8 +47,7 @@ def starting_points(graph: Graph, plan: Plan, plans: Iterable[Plan]) -> dict[str
 def starting_states(
     graph: Graph, objective: Objective, plan: Plan, others: Iterable[Plan], extra_bytes: int
 ) -> dict[str, State]:
-    """Returns the starts of a refinement as states, by name, the caller's plan first; the objective may propose further
-    ones.
+    """Returns the states where a refinement begins, by name, the caller's plan first; an objective may add some.
 
     Raises:
         InvalidPlan, InvalidOption: as for `starting_points`.
