@@ -34,7 +34,7 @@ def memory_of(graph: Graph) -> StepMemory | Simulator:
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Holds the outputs and tangents of a graph that other graphs of the same run consume and produce.
+    """Names outputs of a graph that other graphs of the same run consume, and tangents that other graphs compute.
 
     Attributes:
         dropped: names of outputs that no caller holds when the backward pass begins; for a view, the name of the value

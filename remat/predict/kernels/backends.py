@@ -62,7 +62,7 @@ BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}
 
 
 def backend_for(graph: Graph, name: str | None) -> KernelBackend:
-    """Returns the named backend, as in the version of torch that captured the graph; the default is the graph's device.
+    """Returns the named backend, by default that of the graph's device, as in the torch that captured the graph.
 
     Raises:
         InvalidOption: no backend has this name.

@@ -38,7 +38,7 @@ def split_reduction(
 ) -> tuple[int, bool]:
     """Returns the number of parts of a reduction, and whether it reduces across memory.
 
-    The call fixes the layouts of what is read, even if the reduction is not split. Inductor calls it for CPUs, too.
+    The layouts of the buffers that it reads are fixed, even if it is not split, and for CPUs, too, as in Inductor.
 
     Args:
         processors: the number of processors of the GPU or of the host.
