@@ -49,7 +49,7 @@ class OffloadTimeline:
     Attributes:
         names: the value that each step computes.
         backward: (T,) whether the step belongs to the backward pass.
-        start_ns, end_ns: (T,) when it runs, since the training step began; the values of one kernel run at the same time.
+        start_ns, end_ns: (T,) when it runs, since the training step began; the values of one kernel run together.
         device_bytes: (T,) live bytes on the device while the step runs, with its operands and results, without inputs
             and parameters (`remat.predict.memory`).
         out, back: the copies to the host, and those back.

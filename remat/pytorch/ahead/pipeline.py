@@ -33,14 +33,14 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Says what a stage of a pipeline holds under its plan; None stands for what is not known, or has no plan.
+    """Holds the plan of a stage of a pipeline, and its memory; None where a figure is unknown, or there is no plan.
 
     Attributes:
         stage, rank: its number, and the rank that runs it.
         in_flight: the most microbatches that it holds at the same time.
-        saved_bytes: what it saves of each microbatch.
-        peak_bytes: the predicted peak of all that its rank holds.
-        extra_time: the modelled time of a pass forward and backward beside PyTorch's default plan: 0.1 is a tenth more.
+        saved_bytes: the bytes that it saves of each microbatch.
+        peak_bytes: the predicted peak of all that its rank holds, in bytes.
+        extra_time: how much longer both passes take than with PyTorch's default plan, as modelled: 0.1 is a tenth more.
         fits: whether the peak of its rank is within the memory.
         cost_model: for `remat.compile(stage, cost_model=...)`.
         why: why there is no plan; "" if there is one.
@@ -98,9 +98,9 @@ def plan_pipeline(
     gradients of its results, the last messages, and the results of the last stage, which `schedule.step` joins unless
     it is called with `return_outputs=False`. What runs outside a stage, such as the loss after the last one, does not
     count: leave room for it. The stages of one rank divide what their microbatches may hold, in proportion to what they
-    hold with PyTorch's default plan. What a pass needs besides is there once, since one stage runs at a time: so the
-    budgets of these stages add up to more than the memory. If the predicted peak of the rank exceeds the memory then,
-    each stage gets a part of its own.
+    hold with PyTorch's default plan. What else a pass needs is in memory once, since one stage runs at a time: so the
+    budgets of these stages add up to more than the memory. If the predicted peak of the rank then exceeds the memory,
+    each stage gets room of its own for its passes.
 
     Args:
         stages: for each stage (model, args) or (model, args, kwargs), with the arguments of one microbatch. Built with
@@ -171,7 +171,7 @@ class _Stage:
 
     @property
     def held_bytes(self) -> int:
-        """Returns what is there while a pass runs, besides what the graph computes."""
+        """Returns the bytes that are alive while a pass runs, without those that the graph computes."""
         fixed = self.fixed.own_bytes + self.fixed.optimizer.state_bytes + self.fixed.tangent_bytes
         return fixed + self.buffer_bytes + self.accumulated_bytes
 
@@ -182,7 +182,7 @@ class _Stage:
         return line.peak_bytes - line.at_forward_end, self.in_flight * line.at_forward_end
 
     def plan_within(self, limit_bytes: int) -> None:
-        """Finds a plan for all microbatches in flight, beside what is held anyway."""
+        """Finds a plan with which all microbatches in flight stay within a limit, or notes why there is none."""
         self.budget, self.line, self.extra_time, self.why = None, None, None, ""
         if limit_bytes < 0:
             self.why = f"what every plan holds takes {human_bytes(-limit_bytes)} more than the memory"
@@ -213,7 +213,7 @@ def _plan_rank(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[S
     available = memory_bytes - sum(one.held_bytes for one in stages)
     passes, waiting = zip(*(one.default_bytes() for one in stages), strict=True)
     peak = None
-    for most in dict.fromkeys((max(passes), sum(passes))):  # of what passes need besides what waits
+    for most in dict.fromkeys((max(passes), sum(passes))):  # room for one pass at a time, or for each
         for one, own, held in zip(stages, passes, waiting, strict=True):
             part = (available - most) * held // max(sum(waiting), 1)
             one.plan_within(part + (most if most == max(passes) else own))
@@ -225,7 +225,7 @@ def _plan_rank(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[S
 
 
 def _peak(stages: Sequence[_Stage], rank: int) -> int | None:
-    """Predicts the peak of a rank: at each pass, there is what all microbatches have left, and what the pass needs."""
+    """Predicts the peak bytes of a rank: during a pass, all microbatches hold their part, and the pass needs more."""
     lines = {one.number: one.line for one in stages if one.line is not None}
     if len(lines) < len(stages):
         return None

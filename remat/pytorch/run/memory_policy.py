@@ -57,7 +57,7 @@ class MemoryPolicy:
         compiled: whether Inductor compiles the tagged graph as a whole, so that kernels are fused. Otherwise, every
             operator is a kernel, and every value is in memory.
         kept_modules: modules of which nothing is recomputed, and nothing that their backward passes read. The pass of
-            torchtitan recomputes nothing before the backward passes of these two are over.
+            torchtitan recomputes nothing before the backward passes of `lm_head` and `loss` are over.
         recompute_parameter_copies: as for `remat.compile`: gathers sharded parameters again, in the backward pass.
 
     >>> import torch
@@ -196,7 +196,7 @@ def _backward_of(module: fx.GraphModule) -> set[fx.Node]:
 
 
 def _enters_layer(graph: Graph) -> BoolArray:
-    """Returns a mask (n,) of the owners of what a layer reads of other layers, or of what is outside."""
+    """Returns a mask (n,) of the storage owners that a layer reads from another layer, or from outside of layers."""
     layers = layers_of(graph)
     crossing = (layers[graph.consumers] >= 0) & (layers[graph.producers] != layers[graph.consumers])
     entering = np.zeros(len(graph), np.bool_)
@@ -206,7 +206,7 @@ def _enters_layer(graph: Graph) -> BoolArray:
 
 # AOTAutograd removes such writes from its graphs, `make_fx` does not.
 def _written(graph: Graph, nodes: Mapping[str, fx.Node]) -> BoolArray:
-    """Returns a mask (n,) of what is in memory that an operator of the step writes to, and of what reads that."""
+    """Returns a mask (n,) of the values in storages to which an operator of the step writes, and of their readers."""
     written = np.zeros(len(graph), np.bool_)
     for v, name in enumerate(graph.names):
         node = nodes.get(name)

@@ -79,8 +79,8 @@ class Report:
         - peak_bytes, default_peak_bytes: the predicted peaks of this plan and of PyTorch's default plan.
         - checked_peak_bytes: the peak by the code that Inductor writes for the plan; missing without a limit of the
           peak.
-        - recomputed_ops, cost_model, chosen_by, is_proven: as in `ChosenPlan` and `PlanFacts`.
-        - gap: how much more than the best plan it costs at most, as a part of its cost; missing if unknown.
+        - recomputed_ops: the number of recomputed operators. cost_model, chosen_by, is_proven: how it was chosen.
+        - gap: the most that the plan costs above the best one, as a fraction of its cost; missing if unknown.
         - seconds: how long it took to choose the plan.
         - from_cache: whether the plan is that of an earlier run, from torch's cache.
         - step_ns, default_step_ns, checkpointed_step_ns: the modelled time of a step on the device of the graph, by
@@ -245,9 +245,8 @@ class Log:
             self._planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
-        """Replaces what is said of each graph alone, where plans for all graphs together are the same plans.
-
-        Each step asks for this; only new plans need it.
+        """Replaces what is said of a graph alone by what is said of all graphs together, if its plan stays the same.
+        Each step calls this; only new plans change anything.
         """
         if plans is self._judged:
             return

@@ -71,7 +71,7 @@ class CompiledGraph:
 class SharedBudget:
     """Limits the memory of all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
 
-    `remat.compile(model, cost_model=MemoryBudget("8GB"))` is the same for the graphs of one model. Blocks that are
+    `remat.compile(model, cost_model=MemoryBudget("8GB"))` does so for the graphs of one model. Blocks that are
     compiled one by one, as for FSDP, share one object of this class instead.
 
     Args:

@@ -75,7 +75,7 @@ class SharedStorages:
         return tuple((size, tuple(of)) for size, of in uses if of)
 
     def liveness(self, call: int, *, alone: bool) -> dict[str, bool]:
-        """Returns for each activation that a call read or returned whether it is still alive, by its name there.
+        """Returns whether each activation that a call read or returned is still alive, by its name in the call's graph.
 
         Args:
             call: the number of the call.
