@@ -1,6 +1,6 @@
 """Defines a choice: which values of a problem are saved and which are recomputed, as two masks.
 
-Searches, solvers and proofs use choices; a `remat.Plan` holds the same by name, for files and for users.
+Searches, solvers and proofs use choices; a `remat.Plan` holds these decisions by name, for files and for users.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ recomputed, `out(v)` is the sink if v is needed. A value has no arcs if the back
 recompute anything from it; most outputs of a model are such values.
 
 If v can be offloaded, saving means the cheaper of the two: `in(v) -> out(v)` has the capacity min(save_cost, offload
-cost). A multiplier on memory adds the bytes of v to the first, and not to the second. So the third choice is made
+cost). A multiplier on memory adds the bytes of v to save_cost only. So the place, device or host, is chosen
 before the cut, and the cut and its proof do not change.
 """
 

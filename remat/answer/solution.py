@@ -171,7 +171,7 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """Returns (objective - bound) / objective, the largest distance from the optimum; None without both."""
+        """Returns (objective - bound) / objective, the largest distance from the optimum; None if one of them is."""
         if self.objective is None or self.bound is None:
             return None
         return (self.objective - self.bound) / self.objective if self.objective else 0.0

@@ -87,7 +87,7 @@ class Bans(FrozenColumns):
             yield self.reasons[code - 1], mask & (self.codes == code)
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
-        """Returns these bans and those of `mask`; a forbidden value keeps its first reason."""
+        """Returns these bans, and bans of the values of `mask`; a value that is forbidden already keeps its reason."""
         fresh = mask & ~self.mask
         if not any_set(fresh):
             return self
@@ -107,7 +107,7 @@ class Bans(FrozenColumns):
         return Bans(frozen(self.codes[indices]), self.reasons)
 
     def without(self, mask: BoolArray) -> Bans:
-        """Returns these bans without those of `mask`."""
+        """Returns these bans, except those of the values of `mask`."""
         return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if any_set(mask) else self
 
     def as_dict(self) -> dict[int, str]:

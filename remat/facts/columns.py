@@ -47,7 +47,7 @@ LARGEST_TOTAL = 2**62
 
 
 def int_column(label: str, values: ArrayLike, length: int | None, error: type[RematError]) -> IntArray:
-    """Checks and freezes a column of integers, of a given length or of any; raises `error`."""
+    """Checks and freezes a column of integers; a `length` of None allows any. Raises `error`."""
     if _is_settled(values, _INT, length):
         return values
     array = _array(label, values, error)

@@ -24,7 +24,7 @@ _LEAST = 16
 
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Returns the point of a step at which every plan holds the most bytes at least, and the tensors there."""
+    """Returns the point of a step at which every plan must hold the most bytes, and the tensors of these bytes."""
     facts, n = StorageFacts.of(graph), len(graph)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
     points = [

@@ -93,7 +93,7 @@ class HostCopies:
 
 
 def early_places(graph: Graph, values: IntArray) -> IntArray:
-    """Moves values of a forward pass to earlier places, so that copies in a stream of their own can begin early.
+    """Returns places for the values of a forward pass, so that copies in a stream of their own can begin early.
 
     A value that only the backward pass needs comes late in the graph, with the gradients that read it. It moves to the
     place after its last operand; all others stay.

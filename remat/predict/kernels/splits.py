@@ -38,7 +38,7 @@ def split_reduction(
 ) -> tuple[int, bool]:
     """Returns the number of parts of a reduction, and whether it reduces across memory.
 
-    The layouts of the buffers that it reads are fixed, even if it is not split, and for CPUs, too, as in Inductor.
+    This fixes the layouts of the buffers that are read, even if nothing is split, and on CPUs, too, as Inductor does.
 
     Args:
         processors: the number of processors of the GPU or of the host.

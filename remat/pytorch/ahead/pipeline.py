@@ -225,7 +225,7 @@ def _plan_rank(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[S
 
 
 def _peak(stages: Sequence[_Stage], rank: int) -> int | None:
-    """Predicts the peak bytes of a rank: during a pass, all microbatches hold their part, and the pass needs more."""
+    """Predicts the peak bytes of a rank: what all microbatches hold, plus what a pass adds; None if unknown."""
     lines = {one.number: one.line for one in stages if one.line is not None}
     if len(lines) < len(stages):
         return None

@@ -9,7 +9,7 @@ If it depends on a floating-point input, a value of the forward pass is a discre
 
 - an operator that selects computes it: `topk`, `sort`, `argmax`, the maximum with its index, and the like, or a custom
   operator that makes integers or masks of numbers;
-- it is a mask, or are integers, made of numbers, and indices or sizes are made of it;
+- it is a tensor of booleans or integers made of numbers, and indices or sizes are made of it;
 - it is a number that is rounded for such integers. What is made of the rounded number need not be a choice, then;
 - it is a mask that compares with a selected number, such as `scores >= scores.topk(4).values[..., -1:]`. If the number
   was saved in bfloat16 and the scores are recomputed in float32, the largest one is no longer equal to itself;

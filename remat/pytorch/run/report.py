@@ -246,6 +246,7 @@ class Log:
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
         """Replaces what is said of a graph alone by what is said of all graphs together, if its plan stays the same.
+
         Each step calls this; only new plans change anything.
         """
         if plans is self._judged:

@@ -41,7 +41,7 @@ _one_at_a_time = threading.RLock()
 
 
 def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextManager[object]]]:
-    """Returns the device with a name, and the context in which torch compiles for it.
+    """Returns the device with a name, and a function that makes the context in which torch compiles for it.
 
     Args:
         name: a torch device, such as "cpu" or, on a machine with a GPU, "cuda"; or a GPU's sheet or its name.
