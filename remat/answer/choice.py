@@ -126,7 +126,7 @@ class Choice(FrozenColumns):
         return not any(any_set(self.saved[g]) and any_set(self.recomputed[g]) for g in problem.tied_groups)
 
     def plan(self, owner: Problem | Graph) -> Plan:
-        """Returns the choice by name, in the order of the values, with the signature of the graph."""
+        """Returns the plan of the choice: names in the order of the values, and the signature of the graph."""
         names = owner.names
 
         def named(mask: BoolArray) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class Network:
     tiebreaks: tuple[IntArray, ...] = ()
 
     def rescaled(self, largest: int | None, label: str = "prices") -> tuple[Network, int]:
-        """Returns the network with capacities that a solver can represent, and their unit, which keeps them exact.
+        """Returns the network in a unit in which a solver can represent all capacities exactly, and that unit.
 
         Args:
             largest: the largest capacity of the solver, or None for any.
@@ -273,7 +273,7 @@ class Arcs:
         )
 
     def with_multipliers(self, weights: Multipliers) -> Reduction:
-        """Returns the network under multipliers, in separate arrays.
+        """Returns the reduction under multipliers, with array objects of its own.
 
         Raises:
             UnsupportedProblem: the weighted prices add up to 2**62 or more.

@@ -53,7 +53,7 @@ class Bans(FrozenColumns):
 
     @classmethod
     def of(cls, length: int, reason_of: Mapping[int, str]) -> Bans:
-        """Returns bans over `length` values that forbid these positions, each for its reason."""
+        """Returns bans over `length` values that forbid the positions in `reason_of`, each for its reason."""
         if not isinstance(reason_of, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidProblem(f"bans must map positions of values to reasons, got {reason_of!r}")
         for index, reason in reason_of.items():

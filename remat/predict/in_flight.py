@@ -45,5 +45,5 @@ def result_bytes(graph: Graph) -> int:
 
 
 def argument_bytes(graph: Graph) -> int:
-    """Returns the bytes of the inputs that each call has of its own: those that are no parameters."""
+    """Returns the bytes of the inputs that each call has of its own: those that are not parameters."""
     return int(graph.bytes[graph.input & ~graph.parameter & (graph.base == np.arange(len(graph)))].sum())

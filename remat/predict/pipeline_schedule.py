@@ -77,7 +77,7 @@ class PipelineSchedule:
         return max(1, self.microbatches // self.ranks) if self.name == "interleaved-1f1b" else 1
 
     def actions(self, rank: int) -> list[tuple[int, bool]]:
-        """Lists what a rank runs, in order: the stage, and whether it is a backward pass."""
+        """Lists the passes of a rank, in order: each with its stage, and whether it is a backward pass."""
         of_rank = self.stages // self.ranks
         a_round, following = self.microbatches // self._rounds, self.ranks - 1 - rank
         all_passes = of_rank * self.microbatches

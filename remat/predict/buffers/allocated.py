@@ -35,7 +35,7 @@ class PassFacts:
 
 
 class AllocatedPass:
-    """Simulates one pass: the steps between which each buffer is in memory.
+    """Simulates one pass: from which step to which step each buffer is in memory.
 
     Attributes:
         steps: each step is the kernels of one function, or a call.

@@ -28,7 +28,7 @@ def records_calls(graph: Graph) -> bool:
 
 
 def memory_of(graph: Graph) -> StepMemory | Simulator:
-    """Returns the simulator of the compiled step, or a value-by-value one if the graph does not record its calls."""
+    """Returns the simulator of the compiled step; for a graph without recorded calls, one that runs value by value."""
     return StepMemory(graph) if records_calls(graph) else Simulator(graph)
 
 

@@ -322,7 +322,7 @@ def _is_padded(view: View) -> bool:
 
 
 def concatenation(lowering: Lowering, call: Call) -> View:
-    """Lowers a concatenation: expressions are written in place, stored parts copied; or, on GPUs, to an expression."""
+    """Lowers a concatenation: parts are written or copied into it. On GPUs, an expression may select the parts."""
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])

@@ -60,7 +60,7 @@ class Nest:
 
 
 def decide_layout(loop: Loop) -> None:
-    """Fixes open strides of the buffers that a loop writes, in the order in which the loop reads."""
+    """Sets the strides of buffers that a loop writes, if they are still None, by the order in which the loop reads."""
     for buffer in loop.writes:
         if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
             reads = tuple(in_memory(read, access)[0] for read, access in loop.reads)
@@ -93,7 +93,7 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
-    """Returns the places in memory of an access to row-major positions of a buffer."""
+    """Converts an access to row-major positions of a buffer into an access to places in memory."""
     return _in_memory(buffer.shape, buffer.strides or contiguous_strides(buffer.shape), buffer.offset, access)
 
 

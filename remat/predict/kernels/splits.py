@@ -36,7 +36,7 @@ def split_reduction(
     settle: Callable[[Buffer], None],
     processors: int = PROCESSORS,
 ) -> tuple[int, bool]:
-    """Returns the number of parts of a reduction, and whether it reduces across memory.
+    """Returns the number of parts of a reduction, and whether it reduces dimensions that are not innermost in memory.
 
     This fixes the layouts of the buffers that are read, even if nothing is split, and on CPUs, too, as Inductor does.
 

@@ -82,7 +82,7 @@ class DeviceProfile:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 
     def reached_flops_per_s(self, dtype: str) -> float:
-        """Returns the rate of matrix products of an element type; types that are not listed have that of "float32"."""
+        """Returns the rate of matrix products of an element type; for a type that is not listed, that of "float32"."""
         return self.flops_fraction * self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     @property

@@ -62,7 +62,7 @@ class RegionPolicy:
         self._running = _Running()
 
     def enter(self, region: str, function: _Function) -> _Function:
-        """Returns a function that runs as part of a region, until it calls that of another one."""
+        """Wraps a function to run as part of a region, except where it calls a function of another region."""
         is_saved = self._decisions[region]
 
         @wraps(function)

@@ -1,4 +1,4 @@
-"""Implements `remat.choose_regions`: which modules of a model to save, and the ways to run a model like that."""
+"""Implements `remat.choose_regions`: which modules of a model to save, and ways to run a model with such decisions."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class MemoryPolicy:
             raise InvalidOption(f"MemoryPolicy.kept_modules must be a tuple of paths, got {self.kept_modules!r}")
 
     def graph(self, module: fx.GraphModule) -> Graph:
-        """Reads a traced step, without its tags, and with the bans that its trainer needs: plans are for this graph.
+        """Returns the graph for which plans are made: a traced step without its tags, with the bans of its trainer.
 
         Raises:
             CaptureError: as for `remat.pytorch.read_step`.

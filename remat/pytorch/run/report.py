@@ -260,7 +260,7 @@ class Log:
                     log.keep((number, key), judged)
 
     def note(self, text: str) -> None:
-        """Records why a graph runs without a plan of ours, like `add`."""
+        """Records, in the same logs as `add`, why a graph runs without a plan of ours."""
         for log in (self, _recent):
             log.keep_note(text)
         _LOGGER.info("%s", text)

@@ -85,7 +85,7 @@ class SharedStorages:
         return {name: not storage.expired() for storage, of, name in uses if len(of) == 1 or not alone}
 
     def forget(self, *, all_of_them: bool) -> None:
-        """Forgets the storages that are freed, or all storages."""
+        """Forgets all storages, or only those that are freed."""
         self._uses = {} if all_of_them else {one: of for one, of in self._uses.items() if not one.expired()}
 
 

@@ -29,7 +29,7 @@ def run_uncompiled(
     partitioner: CustomPartitionerFn,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Runs a graph of Dynamo's as a backend: with Inductor's passes and the partitioner, but without code generation.
+    """Compiles a graph of Dynamo's with Inductor's passes and the partitioner, but without code generation.
 
     The resulting graphs are interpreted operator by operator.
     """
