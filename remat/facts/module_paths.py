@@ -33,7 +33,7 @@ def with_parents(path: str) -> list[str]:
 
 
 def matching(pattern: object, modules: Collection[str], unmatched: str) -> set[str]:
-    """Returns the modules that a pattern names; if there is none, raises an `InvalidOption` that begins with `unmatched`."""
+    """Returns the modules that match a pattern; raises `InvalidOption`, beginning with `unmatched`, if none does."""
     if not isinstance(pattern, str):
         raise InvalidOption(f"regions must be paths of modules or patterns, got {pattern!r}")
     matches = {module for module in modules if fnmatchcase(module, pattern)}

@@ -94,7 +94,7 @@ class PipelineSchedule:
         return [*forward[:first], *steady, *backward[all_passes - first :]]
 
     def moments(self, rank: int) -> list[tuple[int, Mapping[int, int]]]:
-        """Lists, for each pass of a rank, its stage, and how many microbatches each stage holds meanwhile."""
+        """Lists, for each pass of a rank, its stage, and how many microbatches each stage holds during the pass."""
         held, moments = Counter[int](), list[tuple[int, Mapping[int, int]]]()
         for stage, is_backward in self.actions(rank):
             held[stage] += not is_backward

@@ -61,7 +61,7 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
 def triton_kernel(lowering: Lowering, call: Call) -> View | None:
     """Lowers a user's Triton kernel, which writes over an argument that the pass computes and nothing else reads.
 
-    In place of any other argument, it writes over a copy of it (`reinplace_inplaceable_ops`).
+    Any other argument is copied first, and the kernel writes over the copy (`reinplace_inplaceable_ops`).
     """
     result = library(lowering, call)
     if not call.is_tuple:

@@ -1,4 +1,4 @@
-"""Plans all stages of a pipeline for one device memory, before anything runs: `remat.plan_pipeline`."""
+"""Plans all stages of a pipeline within the memory of their devices, before anything runs: `remat.plan_pipeline`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StagePlan:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Returns the texts of `PipelinePlan`'s table."""
+        """Returns the cells of this stage in the table of `PipelinePlan`."""
         saved, peak = ("-" if size is None else human_bytes(size) for size in (self.saved_bytes, self.peak_bytes))
         time = "-" if self.extra_time is None else f"{self.extra_time:+.1%}"
         numbers = map(str, (self.stage, self.rank, self.in_flight))
@@ -92,7 +92,7 @@ def plan_pipeline(
     device: Any = None,
     time_limit_s: float | None = None,
 ) -> PipelinePlan:
-    """Plans all stages of a pipeline, each for the microbatches that it holds, within one memory of each device.
+    """Plans all stages of a pipeline, each for the microbatches that it holds, within the memory of a device per rank.
 
     What `torch.distributed.pipelining` holds of all microbatches counts: the inputs of a stage, the buffers for the
     gradients of its results, the last messages, and the results of the last stage, which `schedule.step` joins unless

@@ -1,6 +1,6 @@
 """Reports the plan of each graph of a compiled model: `step.report()`, and `remat.last_report()`.
 
-Plans are recorded when torch compiles. The figures beside them are computed when a report is first read.
+Plans are recorded when torch compiles. Other figures are computed when a report is first read.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Report:
         - values: the number of values in the graph.
         - saved_bytes, default_saved_bytes, no_recompute_saved_bytes: saved between the passes by this plan, by
           PyTorch's default plan, and by a plan that recomputes nothing.
-        - handed_bytes, default_handed_bytes: saved as well, but computed by other graphs.
+        - handed_bytes, default_handed_bytes: also saved by these plans, but computed by other graphs.
         - offloaded_bytes: saved on the host; not a part of saved_bytes.
         - copied_bytes: saved in addition, in copies of inputs, such as filters, that the forward pass makes in another
           layout.
