@@ -137,7 +137,7 @@ class Sides(NamedTuple):
     Attributes:
         source: (num_vertices,) vertices that the source reaches through residual arcs.
         sink: (num_vertices,) vertices that reach the sink through residual arcs: the sink side of the minimum cut that
-            is closest to the backward pass.
+            is closest to the sink.
     """
 
     source: BoolArray

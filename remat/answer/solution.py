@@ -68,7 +68,7 @@ class FlowCertificate(FrozenColumns, Certificate):
         flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, multipliers).network`.
         multipliers: the weights of a unit of cost and of a saved byte.
         budget: the position of the budget in `Problem.budgets` whose bytes are weighed alone, in the network of
-            `Problem.with_one_budget`; None for those of all values.
+            `Problem.with_one_budget`; None if the bytes of all values are weighed.
     """
 
     flow: IntArray

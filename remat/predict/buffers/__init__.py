@@ -11,15 +11,15 @@ with their buffers what Inductor of torch 2.13 does. Begin in `step`. The rules,
   that share only outer loops is in memory, unless it is an array of one inner loop. The parts of a concatenation are
   parts of the whole, and a scatter writes into its target. A user's Triton kernel writes into an argument that the pass
   computes and nothing else reads, such as an empty tensor, which no kernel fills.
-- *Overwriting* (`allocated`). A kernel overwrites an argument that it is the last to read, exactly where it writes.
-  The argument must be a buffer that this pass has written, or a saved value without other owners.
+- *Overwriting* (`allocated`). A kernel overwrites an argument that it reads exactly where it writes, if no later
+  kernel reads it. The argument must be a buffer that this pass has written, or a saved value without other owners.
 - *Reuse* (`allocated`). The memory of a freed buffer is reused for a later buffer of the same size and dtype, unless
   keeping it so long raises Inductor's estimate. The result of an eager operator is never reused.
 - *Between the passes* (`step`). What the forward pass returns for the backward pass is alive until its last reader
   there. This includes saved inputs that the pass copied into another layout, such as filters of convolutions.
 - *Copies to the host* (`remat.predict.kernels.host_copies`). Each copy is a call that Inductor may move like any other.
-  In its estimate, a value on the host has no bytes, so it is copied back as late as possible. The value is on the
-  device until it is copied, and again from its copy back.
+  In Inductor's estimate, a value on the host has no bytes, so it is copied back as late as possible. The value is on
+  the device until it is copied, and again from its copy back.
 - *Calls* (`workspaces`). A library call may allocate workspace memory; `workspaces` has what is known of it.
 
 Parameters, arguments, and memory that a library does not take from torch's allocator are not counted. Tangents are

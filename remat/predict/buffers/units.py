@@ -35,8 +35,8 @@ class Unit:
 class PassUnits:
     """Holds the units of one pass with the buffers between them.
 
-    Units do not refer to each other. With such cycles, all objects of a plan would wait for Python's cyclic
-    garbage collector, which took a third of the time of a search.
+    Units do not refer to each other: in such cycles, all objects of a plan would wait for Python's cyclic garbage
+    collector, which took a third of the time of a search.
     """
 
     units: tuple[Unit, ...]  # in the order of the graph

@@ -1,7 +1,7 @@
 """Finds discrete choices, such as a router's: which experts a token goes to must be decided once.
 
-A recomputed value may be rounded differently, because its kernel is another one. A smooth function hardly changes by
-that. But two nearly equal scores may change places, and then the backward pass gathers other rows than those whose
+A recomputed value may be rounded differently, because its kernel is another one. That hardly changes a smooth
+function. But two nearly equal scores may change places, and then the backward pass gathers other rows than those whose
 results the forward pass saved: gradients are wrong, or shapes differ. So scores may be recomputed, and what was chosen
 by them may not.
 

@@ -170,7 +170,7 @@ def backend(
 
     Args:
         graph_module: Dynamo's forward graph.
-        example_inputs: its inputs.
+        example_inputs: the inputs of that graph.
         mode: as for `torch.compile` with its default backend.
         options: as for `torch.compile`; and, of `remat.compile`, `remat.cost_model`, `remat.solver`, `remat.on_error`,
             and `remat.plan`, plans or files. They come before what the environment says.

@@ -28,7 +28,7 @@ class Overlap:
         order: for each call, the key of its graph, in the order in which the calls began.
         shared: the storages that several of the calls use, or that other graphs passed to them.
         handed_bytes: the most bytes of the calls' inputs that other graphs computed, and that no plan counts.
-        in_reverse: whether the calls ended in the opposite order.
+        in_reverse: whether the calls ended in the reverse of the order in which they began.
     """
 
     order: tuple[str, ...]

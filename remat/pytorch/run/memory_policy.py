@@ -103,7 +103,7 @@ class MemoryPolicy:
 
         What the plan recomputes is tagged MUST_RECOMPUTE, what it offloads MUST_CPU_OFFLOAD, and all else MUST_SAVE,
         which keeps nothing that the backward pass does not read. Where no node is marked as one of the backward pass
-        (`node.meta["autograd_backward"]`), all from the gradient of the loss on are marked.
+        (`node.meta["autograd_backward"]`), all nodes from the gradient of the loss on are marked.
 
         Args:
             module: as for `remat.pytorch.read_step`.
@@ -188,7 +188,7 @@ class MemoryPolicy:
 
 
 def _backward_of(module: fx.GraphModule) -> set[fx.Node]:
-    """Returns the nodes of the backward pass: those marked, or all from the gradient of the loss on."""
+    """Returns the nodes of the backward pass: the marked ones or, without marks, all from the loss's gradient on."""
     *nodes, _ = module.graph.nodes
     seed = seed_of(module.graph)
     marked = {node for node in nodes if node.meta.get(_BACKWARD)}

@@ -79,7 +79,7 @@ class Report:
         - peak_bytes, default_peak_bytes: the predicted peaks of this plan and of PyTorch's default plan.
         - checked_peak_bytes: the peak by the code that Inductor writes for the plan; missing without a limit of the
           peak.
-        - recomputed_ops: the number of recomputed operators. cost_model, chosen_by, is_proven: how it was chosen.
+        - recomputed_ops: how many operators are recomputed. cost_model, chosen_by, is_proven: how the plan was chosen.
         - gap: the most that the plan costs above the best one, as a fraction of its cost; missing if unknown.
         - seconds: how long it took to choose the plan.
         - from_cache: whether the plan is that of an earlier run, from torch's cache.

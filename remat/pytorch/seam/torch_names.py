@@ -80,7 +80,7 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
 def without_table_numbers(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Replaces positions in tables of this process, in keyword arguments, by a Triton kernel's name and constants.
 
-    Those of calls of other operators are returned unchanged.
+    The keyword arguments of other operators are returned unchanged.
     """
     if "constant_args_idx" not in kwargs:
         return kwargs
