@@ -32,7 +32,7 @@ class Choice(FrozenColumns):
         offloaded: (n,) the saved values that wait on the host; none by default.
 
     Raises:
-        InvalidPlan: a mask contains something else than true and false, or the lengths differ.
+        InvalidPlan: a mask contains anything other than true and false, or the lengths differ.
     """
 
     saved: BoolArray

@@ -136,7 +136,7 @@ def backend_of(device: str) -> str:
         device: a known name, or "cuda" for any GPU.
 
     Raises:
-        InvalidOption: `device` is no text.
+        InvalidOption: `device` is not a string.
         UnknownName: no device has this name.
     """
     if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped

@@ -114,7 +114,7 @@ def plan_pipeline(
         time_limit_s: wall time in seconds for all searches together; each then ends with its best plan so far.
 
     Raises:
-        CaptureError: see `remat.capture`; or a stage is something else.
+        CaptureError: see `remat.capture`; or a stage is not such a tuple.
         InvalidOption: an argument is invalid, or torch has no such schedule.
     """
     check_time_limit(time_limit_s)

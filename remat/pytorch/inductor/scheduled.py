@@ -36,7 +36,7 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
 
     Raises:
         CaptureError: `model` cannot be called, or has no joint graph, for example because nothing requires gradients.
-        InvalidOption: `plans` holds something else.
+        InvalidOption: `plans` holds anything other than plans.
         InvalidPlan: a plan is not legal, or missing for a joint graph.
     """
     if not callable(model):
