@@ -1,6 +1,6 @@
 """Defines a choice: which values of a problem are saved and which are recomputed, as two masks.
 
-Searches, solvers and proofs use choices; a `remat.Plan` holds the same by name, for files and for users.
+Searches, solvers and proofs use choices; a `remat.Plan` holds these decisions by name, for files and for users.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Choice(FrozenColumns):
         offloaded: (n,) the saved values that wait on the host; none by default.
 
     Raises:
-        InvalidPlan: a mask contains something else than true and false, or the lengths differ.
+        InvalidPlan: a mask contains anything other than true and false, or the lengths differ.
     """
 
     saved: BoolArray
@@ -126,7 +126,7 @@ class Choice(FrozenColumns):
         return not any(any_set(self.saved[g]) and any_set(self.recomputed[g]) for g in problem.tied_groups)
 
     def plan(self, owner: Problem | Graph) -> Plan:
-        """Returns the choice by name, in the order of the values, with the signature of the graph."""
+        """Returns the plan of the choice: names in the order of the values, and the signature of the graph."""
         names = owner.names
 
         def named(mask: BoolArray) -> tuple[str, ...]:

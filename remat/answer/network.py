@@ -14,7 +14,7 @@ recomputed, `out(v)` is the sink if v is needed. A value has no arcs if the back
 recompute anything from it; most outputs of a model are such values.
 
 If v can be offloaded, saving means the cheaper of the two: `in(v) -> out(v)` has the capacity min(save_cost, offload
-cost). A multiplier on memory adds the bytes of v to the first, and not to the second. So the third choice is made
+cost). A multiplier on memory adds the bytes of v to save_cost only. So the place, device or host, is chosen
 before the cut, and the cut and its proof do not change.
 """
 
@@ -57,7 +57,7 @@ class Network:
     tiebreaks: tuple[IntArray, ...] = ()
 
     def rescaled(self, largest: int | None, label: str = "prices") -> tuple[Network, int]:
-        """Returns the network with capacities that a solver can represent, and their unit, which keeps them exact.
+        """Returns the network in a unit in which a solver can represent all capacities exactly, and that unit.
 
         Args:
             largest: the largest capacity of the solver, or None for any.
@@ -137,7 +137,7 @@ class Sides(NamedTuple):
     Attributes:
         source: (num_vertices,) vertices that the source reaches through residual arcs.
         sink: (num_vertices,) vertices that reach the sink through residual arcs: the sink side of the minimum cut that
-            is closest to the backward pass.
+            is closest to the sink.
     """
 
     source: BoolArray
@@ -273,7 +273,7 @@ class Arcs:
         )
 
     def with_multipliers(self, weights: Multipliers) -> Reduction:
-        """Returns the network under multipliers, in separate arrays.
+        """Returns the reduction under multipliers, with array objects of its own.
 
         Raises:
             UnsupportedProblem: the weighted prices add up to 2**62 or more.

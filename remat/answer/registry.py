@@ -148,7 +148,7 @@ def find_solver(solver: str | Solver) -> Solver:
 
 
 def find_costmodel(cost_model: str | CostModel) -> CostModel:
-    """Returns the cost model of a text, a name with options after a colon; an instance is returned as it is.
+    """Returns the cost model that a text names, with options after a colon; an instance is returned as it is.
 
     >>> find_costmodel("byte-traffic:mode=aggressive")
     ByteTraffic(mode='aggressive', rules={}, free_parameters=False, prices='paper')
@@ -160,7 +160,7 @@ def find_costmodel(cost_model: str | CostModel) -> CostModel:
 
 
 def find_estimator(estimator: str | Estimator) -> Estimator:
-    """Returns the estimator of a text, a name with options after a colon; an instance is returned as it is.
+    """Returns the estimator that a text names, with options after a colon; an instance is returned as it is.
 
     Raises:
         UnknownName: no estimator has this name; the message suggests the nearest one.

@@ -68,7 +68,7 @@ class FlowCertificate(FrozenColumns, Certificate):
         flow: (k,) flow on each arc of `remat.answer.network.Reduction.of(problem, multipliers).network`.
         multipliers: the weights of a unit of cost and of a saved byte.
         budget: the position of the budget in `Problem.budgets` whose bytes are weighed alone, in the network of
-            `Problem.with_one_budget`; None for those of all values.
+            `Problem.with_one_budget`; None if the bytes of all values are weighed.
     """
 
     flow: IntArray
@@ -171,7 +171,7 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """Returns (objective - bound) / objective, the largest distance from the optimum; None without both."""
+        """Returns (objective - bound) / objective, the largest distance from the optimum; None if one of them is."""
         if self.objective is None or self.bound is None:
             return None
         return (self.objective - self.bound) / self.objective if self.objective else 0.0

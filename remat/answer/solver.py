@@ -121,9 +121,9 @@ class MaxFlow:
 class FlowSolver(Solver):
     """Computes a maximum flow; the plan and its proof follow from the flow.
 
-    Of all optimal plans, it returns the one that saves the fewest bytes, then the fewest values, then is closest to the
-    backward pass. That plan is unique, so every flow solver returns the same. Ties are broken exactly, by further flows
-    over the set of minimum cuts (`Network.face`), not by small weights in the prices.
+    Of all optimal plans, it returns the one that saves the fewest bytes; among equals, the fewest values; and then the
+    one whose cut is closest to the sink. That plan is unique, so every flow solver returns it. Ties are broken exactly,
+    by further flows over the set of minimum cuts (`Network.face`), not by small weights in the prices.
     """
 
     features: ClassVar[frozenset[Feature]] = frozenset({Feature.OFFLOAD})

@@ -53,7 +53,7 @@ class Bans(FrozenColumns):
 
     @classmethod
     def of(cls, length: int, reason_of: Mapping[int, str]) -> Bans:
-        """Returns bans over `length` values that forbid these positions, each for its reason."""
+        """Returns bans over `length` values that forbid the positions in `reason_of`, each for its reason."""
         if not isinstance(reason_of, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidProblem(f"bans must map positions of values to reasons, got {reason_of!r}")
         for index, reason in reason_of.items():
@@ -87,7 +87,7 @@ class Bans(FrozenColumns):
             yield self.reasons[code - 1], mask & (self.codes == code)
 
     def also(self, mask: BoolArray, reason: str) -> Bans:
-        """Returns these bans and those of `mask`; a forbidden value keeps its first reason."""
+        """Returns these bans, and bans of the values of `mask`; a value that is forbidden already keeps its reason."""
         fresh = mask & ~self.mask
         if not any_set(fresh):
             return self
@@ -107,7 +107,7 @@ class Bans(FrozenColumns):
         return Bans(frozen(self.codes[indices]), self.reasons)
 
     def without(self, mask: BoolArray) -> Bans:
-        """Returns these bans without those of `mask`."""
+        """Returns these bans, except those of the values of `mask`."""
         return Bans(frozen(np.where(mask, 0, self.codes)), self.reasons) if any_set(mask) else self
 
     def as_dict(self) -> dict[int, str]:

@@ -47,7 +47,7 @@ LARGEST_TOTAL = 2**62
 
 
 def int_column(label: str, values: ArrayLike, length: int | None, error: type[RematError]) -> IntArray:
-    """Checks and freezes a column of integers, of a given length or of any; raises `error`."""
+    """Checks and freezes a column of integers; a `length` of None allows any. Raises `error`."""
     if _is_settled(values, _INT, length):
         return values
     array = _array(label, values, error)
@@ -62,7 +62,7 @@ def int_column(label: str, values: ArrayLike, length: int | None, error: type[Re
 
 
 def checked_prices(label: str, prices: object, length: int, error: type[RematError]) -> IntArray:
-    """Returns (length,) prices of a plug-in, if they are non-negative integers whose sum is below 2**62."""
+    """Checks that a plug-in's prices (length,) are non-negative integers whose sum is below 2**62; raises `error`."""
     if not isinstance(prices, np.ndarray) or isinstance(prices, np.ma.MaskedArray):
         raise error(f"{label} must be an array of {length} integers, none negative, got {prices!r}")
     prices = cast(NDArray[Any], prices)

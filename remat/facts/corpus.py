@@ -34,7 +34,7 @@ class Entry:
     Attributes:
         name: the name of the instance; its file is `<name>.json.gz`.
         family: "transformer", "convolution", "diffusion", "recurrent", "acquisition" or "small".
-        sizes: the sizes of the model and its inputs.
+        model, sizes: the model in words, and the sizes of the model and its inputs.
         dtype: the element type of the parameters.
         cite: the publication of the model; "" for small models of this project.
         values, uses: the numbers of values (nodes) and uses (edges) of the graph.

@@ -204,7 +204,7 @@ class Graph(FrozenColumns):
         return frozen(np.flatnonzero(~self.in_tangents))
 
     def for_all_values(self, column: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """Extends a mask or prices (k,) over the values of a problem to all values of this graph (n,), with 0."""
+        """Extends a mask or prices (k,) of the values of a problem to all values of this graph (n,), filled with 0."""
         wide = np.zeros(len(self), column.dtype)
         wide[self.plannable] = column
         return frozen(wide)
@@ -284,7 +284,7 @@ class Graph(FrozenColumns):
         return owners
 
     def with_elements(self, values: BoolArray) -> BoolArray:
-        """Returns a mask (n,) of some values (n,), and of the elements of tuples among them.
+        """Returns a mask (n,) of some values (n,) and, for each tuple among them, of its elements.
 
         An operator that runs computes its whole tuple, even elements that only the backward pass reads, such as the
         sums of exponentials of attention.

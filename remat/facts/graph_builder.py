@@ -85,9 +85,9 @@ class GraphBuilder:
         """Adds a value and returns its name.
 
         Args:
-            op: the operator; also the name, with a number if that is taken.
+            op: the operator; also the name of the value, with a number if that is taken.
             arguments: names of its operands.
-            name: another name.
+            name: the name of the value, if not that of the operator.
             bytes: size in bytes; that of the first operand by default.
             fusible, random: as the columns of `Graph`.
             view: whether the value shares the storage of its first operand.

@@ -33,7 +33,7 @@ def with_parents(path: str) -> list[str]:
 
 
 def matching(pattern: object, modules: Collection[str], unmatched: str) -> set[str]:
-    """Returns the modules that a pattern names; raises an `InvalidOption` that begins with `unmatched` if none is."""
+    """Returns the modules that match a pattern; raises `InvalidOption`, beginning with `unmatched`, if none does."""
     if not isinstance(pattern, str):
         raise InvalidOption(f"regions must be paths of modules or patterns, got {pattern!r}")
     matches = {module for module in modules if fnmatchcase(module, pattern)}
@@ -43,7 +43,7 @@ def matching(pattern: object, modules: Collection[str], unmatched: str) -> set[s
 
 
 def computed_in(graph: Graph, part: object) -> BoolArray:
-    """Returns a mask (n,) of the values that modules of a pattern, or modules in these, compute; or of a `Marked`'s."""
+    """Returns a mask (n,) of the values of a `Marked`, or of those computed within modules that match a pattern."""
     if isinstance(part, Marked):
         return np.array([name in part.names for name in graph.names], np.bool_)
     parents = {path: with_parents(path) for path in dict.fromkeys(graph.modules)}

@@ -5,5 +5,5 @@ simulates the live bytes at each step, `buffers` those of compiled code. `time` 
 time. Each needs only the graph, not torch, except the estimator `profile`, which measures through `remat.pytorch`.
 
 This package imports facts, problem, answer and proof. `kernels` takes the order of both passes from `memory`; `time`
-imports neither. Begin reading in `memory`, whose docstring defines what runs in which order.
+imports only the class `Kernel` of both. Begin reading in `memory`, whose docstring defines what runs in which order.
 """

@@ -1,7 +1,7 @@
 """Computes the peak of a graph while several of its calls are alive, as in a stage of a pipeline.
 
-While one call runs, each of the others holds what it saved and what it returned: for the moment they wait, whatever
-their order. Gradients of parameters are there once, however many calls have added to them.
+While one call runs, each of the others waits with what it saved and what it returned, in whatever order they run.
+Gradients of parameters are in memory once, however many calls have added to them.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ def peak_in_flight(graph: Graph, line: Timeline, calls: int) -> int:
 
 
 def other_calls_bytes(graph: Graph, line: Timeline, calls: int) -> int:
-    """Returns what the other calls hold while one call runs; arguments are those of `peak_in_flight`."""
+    """Returns the bytes that other calls hold or have left as gradients; arguments are those of `peak_in_flight`."""
     return 0 if calls == 1 else (calls - 1) * line.at_forward_end + accumulated_bytes(graph)
 
 
 def accumulated_bytes(graph: Graph) -> int:
-    """Returns the bytes of the gradients of parameters, to which each call adds its own."""
+    """Returns an upper bound on the bytes of the parameters' gradients, to which each call adds its own."""
     returned = np.zeros(len(graph), np.bool_)
     returned[graph.base[graph.gradient]] = True
-    # Which of the gradients are those of parameters, a graph does not say; these are no larger than their parameters.
+    # A graph does not say which gradients are those of parameters; these are no larger than their parameters.
     gradients, parameters = (int(graph.bytes[of].sum()) for of in (returned & ~graph.input, graph.parameter))
     return min(gradients, parameters)
 
 
 def result_bytes(graph: Graph) -> int:
-    """Returns the bytes of what a call returns."""
+    """Returns the bytes of the storages that a call returns, without those of inputs."""
     return int(graph.bytes[np.unique(graph.base[graph.output & ~graph.input[graph.base]])].sum())
 
 
 def argument_bytes(graph: Graph) -> int:
-    """Returns the bytes of the inputs that each call has of its own: those that are no parameters."""
+    """Returns the bytes of the inputs that each call has of its own: those that are not parameters."""
     return int(graph.bytes[graph.input & ~graph.parameter & (graph.base == np.arange(len(graph)))].sum())

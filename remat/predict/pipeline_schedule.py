@@ -3,11 +3,11 @@
 A rank runs the forward passes of some microbatches first. From then on, each forward pass is followed by the backward
 pass of the oldest microbatch; at the end, backward passes are left. Schedules differ in how many come first:
 
-- "1f1b" (`Schedule1F1B`): one less than the number of ranks from this one on.
+- "1f1b" (`Schedule1F1B`): as many as there are ranks after this one.
 - "gpipe" (`ScheduleGPipe`): all of them.
-- "interleaved-1f1b" (`ScheduleInterleaved1F1B`): a rank has several stages, and stage s is on rank s % ranks. Rounds of
-  microbatches go through its stages in turn, and those that come first go through all of its stages but the last one,
-  with two more for each rank that follows.
+- "interleaved-1f1b" (`ScheduleInterleaved1F1B`): a rank has several stages, and stage s is on rank s % ranks. A round
+  of microbatches goes through its stages in turn. First comes a round through all of its stages but the last, and two
+  more forward passes for each rank after this one.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class PipelineSchedule:
         return max(1, self.microbatches // self.ranks) if self.name == "interleaved-1f1b" else 1
 
     def actions(self, rank: int) -> list[tuple[int, bool]]:
-        """Lists what a rank runs, in order: the stage, and whether it is a backward pass."""
+        """Lists the passes of a rank, in order: each with its stage, and whether it is a backward pass."""
         of_rank = self.stages // self.ranks
         a_round, following = self.microbatches // self._rounds, self.ranks - 1 - rank
         all_passes = of_rank * self.microbatches
@@ -94,8 +94,7 @@ class PipelineSchedule:
         return [*forward[:first], *steady, *backward[all_passes - first :]]
 
     def moments(self, rank: int) -> list[tuple[int, Mapping[int, int]]]:
-        """Lists for each pass of a rank its stage, and how many microbatches each stage holds, the one that runs among
-        them."""
+        """Lists, for each pass of a rank, its stage, and how many microbatches each stage holds during the pass."""
         held, moments = Counter[int](), list[tuple[int, Mapping[int, int]]]()
         for stage, is_backward in self.actions(rank):
             held[stage] += not is_backward

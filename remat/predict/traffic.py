@@ -109,7 +109,7 @@ def predict_traffic(
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
         InvalidGraph: a call that the graph records cannot be parsed, or is missing.
-        InvalidOption: the graph is no `Graph`, the plan no `Plan`, or no backend has this name.
+        InvalidOption: graph or plan has the wrong type, or the backend is unknown, or not that of the device.
         UnknownName: no device has this name.
 
     >>> from remat import GraphBuilder

@@ -26,7 +26,7 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """Holds the memory of an optimizer, in bytes; all zero without one.
+    """Holds the memory of an optimizer, in bytes; all zero without an optimizer.
 
     Attributes:
         state_bytes: what it keeps from step to step.

@@ -27,7 +27,7 @@ class PassFacts:
     """Holds facts about a pass, in addition to its kernels, that determine its buffers."""
 
     freeable: Collection[int]  # arguments that the pass may free
-    donated: Collection[int]  # those of them that it may overwrite
+    donated: Collection[int]  # those of `freeable` that the pass may overwrite
     # ops, dtypes: of every value of the graph.
     ops: Sequence[str]
     dtypes: Sequence[str]
@@ -35,7 +35,7 @@ class PassFacts:
 
 
 class AllocatedPass:
-    """Holds the buffers of one pass over its steps.
+    """Simulates one pass: from which step to which step each buffer is in memory.
 
     Attributes:
         steps: each step is the kernels of one function, or a call.
@@ -77,7 +77,7 @@ class AllocatedPass:
         self._run()
 
     def memory(self, buffer: Buffer) -> Buffer:
-        """Returns the buffer that owns the memory of another: the whole of a part, or the target of a scatter."""
+        """Returns the owner of a buffer's memory: the whole for a part, the target for a scatter, else the buffer."""
         while buffer in self._inside:
             buffer = self._inside[buffer]
         return buffer
@@ -131,7 +131,7 @@ class AllocatedPass:
         self._waiting.clear()
         self._dropped.clear()
 
-    # Without returned buffers, and without buffers that the pass does not own.
+    # Lists the buffers that each unit is the last to access, without returned ones and those of others.
     def _last_uses(self) -> dict[Unit, list[Buffer]]:
         kept = {self.memory(buffer) for buffer in self.scheduled.returned.values()}
         own = {self.memory(buffer) for unit in self._order for buffer in unit.defines} | self._handed

@@ -1,10 +1,10 @@
 """Computes a lower bound on the peak of every compiled step, whatever is saved.
 
 The bound is weaker than that of `remat.predict.memory.bound`, whose model forbids a kernel to overwrite its arguments;
-this one also holds for code that does. It uses three facts: values that must be saved and outputs are alive between the
-passes, gradients are alive at the end, and a library call has its arguments and results in memory. Only products,
-convolutions and attention with many rows and columns count as calls, because TorchInductor generates kernels for small
-ones.
+this one also holds for code that overwrites. It uses three facts: values that must be saved and outputs are alive
+between the passes, gradients are alive at the end, and a library call has its arguments and results in memory. Only
+products, convolutions and attention with many rows and columns count as calls, because TorchInductor generates kernels
+for small ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST = 16
 
 
 def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Returns the point of a step with the most bytes that no plan can avoid, and its tensors."""
+    """Returns the point of a step at which every plan must hold the most bytes, and the tensors of these bytes."""
     facts, n = StorageFacts.of(graph), len(graph)
     outputs = graph.output if holds_outputs else np.zeros(n, np.bool_)
     points = [

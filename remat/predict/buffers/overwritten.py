@@ -1,7 +1,7 @@
 """Decides whether some plan lets a kernel overwrite one value with another.
 
 TorchInductor overwrites an argument that a kernel reads exactly where it writes. To find all positions at which the
-kernel of some plan reads the old value, this module predicts kernels for the plan that saves no value between the two.
+kernel of some plan reads the old value, this module predicts kernels for the plan that saves all but its descendants.
 """
 
 from __future__ import annotations

@@ -28,13 +28,13 @@ def records_calls(graph: Graph) -> bool:
 
 
 def memory_of(graph: Graph) -> StepMemory | Simulator:
-    """Returns the simulator of the compiled step, or a value-by-value one if the graph does not record its calls."""
+    """Returns the simulator of the compiled step; for a graph without recorded calls, one that runs value by value."""
     return StepMemory(graph) if records_calls(graph) else Simulator(graph)
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """Holds the outputs and tangents of a graph that other graphs of the same run consume and produce.
+    """Names outputs of a graph that other graphs of the same run consume, and tangents that other graphs compute.
 
     Attributes:
         dropped: names of outputs that no caller holds when the backward pass begins; for a view, the name of the value

@@ -20,7 +20,7 @@ Kind = Literal["kernel", "call", "result", "whole"]
 
 @dataclass(eq=False, slots=True)
 class Unit:
-    """Represents a unit of the order: a kernel, a call, one result of a call that has several, or a concatenation."""
+    """Represents a unit of the order: a kernel, a call, one of several results of a call, or a concatenation."""
 
     group: LoopGroup
     index: int  # its place in the order of the graph
@@ -35,8 +35,8 @@ class Unit:
 class PassUnits:
     """Holds the units of one pass with the buffers between them.
 
-    Units do not refer to each other. With such cycles, all that a plan consists of would wait for Python's cyclic
-    garbage collector, which took a third of the time of a search.
+    Units do not refer to each other: in such cycles, all objects of a plan would wait for Python's cyclic garbage
+    collector, which took a third of the time of a search.
     """
 
     units: tuple[Unit, ...]  # in the order of the graph

@@ -6,7 +6,7 @@ convolutions, and images that are not channels-last. Other processors and thread
 
 On GPUs, the backward pass of fused attention sums the gradient of the queries in single precision (`mha_bwd` of torch's
 `flash_api.cpp`, `_efficient_attention_backward` of `attention_backward.cu`; cuDNN's source is not public). All three
-were measured on an H200 (`experiments.accuracy.attention_workspaces`), with the cuDNN of torch 2.11.
+backends were measured on an H200 (`experiments.accuracy.attention_workspaces`), with the cuDNN of torch 2.11.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def call_bytes(
     """Returns the bytes that a CPU call takes in addition to its tensors; 0 for unknown calls.
 
     Args:
-        arguments, results: its tensors, as the call sees them.
+        arguments, results: the call's tensors, with the shapes and strides that it gets.
         stored: for each value, the bytes of the whole tensor of which the argument may be a part.
         threads: the number of torch's threads.
     """
@@ -76,7 +76,7 @@ def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
     """Returns the bytes that a GPU call takes in addition to its tensors; 0 for unknown calls.
 
     Args:
-        arguments: its tensors: the gradient of the result (batch, heads, rows, width), queries, keys, and others.
+        arguments: in order, the gradient of the result (batch, heads, rows, width), queries, keys, and others.
     """
     if any(len(argument.shape) != 4 for argument in arguments[:3]):  # a graph may have no shapes
         return 0

@@ -45,8 +45,8 @@ and `rules` the thresholds.
 **Which loops share a kernel** (`schedule`, `cpu_schedule`, `loop_groups`). Loops are ordered by the strides of their
 accesses, and joined where all accesses allow it. In up to 10 rounds, the pairs that share the most bytes fuse. A
 consumer fuses with its producer if it reads each element where it was written. Independent loops fuse if they are at
-most 64 places apart and at most 16. In both cases the loops must be equal, or the second must be a reduction after its
-elementwise producer. Only when no such pair is left, producers and consumers that share outer loops fuse. A fusion
+most 64 places apart and 16 loops in all. In both cases the loops must be equal, or the second must be a reduction after
+its elementwise producer. Only when no such pair is left, producers and consumers that share outer loops fuse. A fusion
 never creates a cycle, and a kernel has at most 64 loops.
 
 **Offloaded values** (`host_copies`) are copied to the host after their last reader in the forward pass, and back before

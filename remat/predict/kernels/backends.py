@@ -62,7 +62,7 @@ BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}
 
 
 def backend_for(graph: Graph, name: str | None) -> KernelBackend:
-    """Returns the named backend, as in the version of torch that captured the graph; the default is the graph's device.
+    """Returns the backend of this name, or of the graph's device, with the thresholds of the torch that captured it.
 
     Raises:
         InvalidOption: no backend has this name.

@@ -128,7 +128,7 @@ class Fuser:
             offloaded: (n,) the saved values that wait on the host; None means none.
 
         Raises:
-            InvalidPlan: `saved` has not one flag per value, or a value in the tangents' closure is saved.
+            InvalidPlan: `saved` does not have one flag per value, or a value in the tangents' closure is saved.
             InvalidGraph: the rule of an operator needs its call, and the graph does not record it.
         """
         return self.launched(self.passes(saved, offloaded))

@@ -45,7 +45,7 @@ class Copy:
 
     step: CopyStep
     value: int  # position of the value
-    # position of another value, whose copy to the host has begun before, or whose copy back has ended.
+    # position of another value, whose copy to the host must have begun, or whose copy back must have ended.
     predecessor: int | None = None
 
 
@@ -93,7 +93,7 @@ class HostCopies:
 
 
 def early_places(graph: Graph, values: IntArray) -> IntArray:
-    """Returns the places of the values of a forward pass that let the copies in a stream of their own begin early.
+    """Returns places for the values of a forward pass, so that copies in a stream of their own can begin early.
 
     A value that only the backward pass needs comes late in the graph, with the gradients that read it. It moves to the
     place after its last operand; all others stay.

@@ -4,7 +4,7 @@ An index map sends a multi-index over some shape to a position in memory. Each d
 digits `(size, stride)`, the outermost first: position `i` in a dimension with the digits (4, 100), (8, 3) reads at `(i
 // 8) * 100 + (i % 8) * 3`. One digit is a plain stride, no digit is a dimension of size one, and stride zero is a
 broadcast. Permute, expand, slice and reshape turn one map into another. So does the composition of two maps, which
-inlines a chain of views and pointwise operators. TorchInductor has the same as symbolic expressions (`FloorDiv`,
+inlines a chain of views and pointwise operators. TorchInductor has symbolic expressions for this (`FloorDiv`,
 `ModularIndexing`).
 
 An *opaque* digit represents what digits cannot express, such as a lookup by index or a reshape across sizes that do not
@@ -90,7 +90,7 @@ def identity(shape: Shape) -> Dims:
 
 
 def strides_of(dims: Dims, shape: Shape) -> Shape | None:
-    """Returns the strides that are equal to an index map; None if there are none.
+    """Returns the strides that read like an index map, or None if no strides do.
 
     A dimension of size one gets its row-major stride, which has no effect.
     """

@@ -60,7 +60,7 @@ class Box:
     heavy: bool = False  # whether one of these operators is costly on this backend
     # maps of coordinates in the expression, such as those of `arange`: they too constrain how loops are joined.
     indices: tuple[Access, ...] = ()
-    buffer: Buffer | None = None  # where it is stored; an expression that reads nothing is kept too
+    buffer: Buffer | None = None  # where it is stored; readers still inline an expression that reads nothing
 
 
 @dataclass(eq=False, slots=True)
@@ -109,9 +109,9 @@ class Loop:
     written: Access = ((), 0)  # where it writes, over `sizes`
     generated: bool = True  # whether the compiler writes its code
     launched: bool = True  # False for a concatenation, whose parts are written in place, so that no kernel runs
-    mutates: Buffer | None = None  # the buffer that a scatter adds to
+    mutates: Buffer | None = None  # the buffer that a scatter or `copy_` modifies
     several: bool = False  # whether it is a call with several results
-    over: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])  # its results in the memory of arguments
+    over: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])  # results -> overwritten arguments
     unaligned: bool = False  # whether an eager operator returns its results, whose alignment is then unknown
     arguments: tuple[Buffer, ...] = ()  # the tensors that a call reads, with the shape and the layout that it gets
     reduction: str = ""  # how it reduces, such as "sum"

@@ -14,7 +14,7 @@ class Kernel:
         values: sorted positions in the graph of the values that it computes. Every kernel that reads an inlined value
             computes it; only its own call computes a product. A copy into another layout computes none.
         reads, writes: positions of the storages (their base values) that it reads from and writes to memory, each once.
-        read_bytes, written_bytes: their bytes. A buffer that is both read and written counts as written.
+        read_bytes, written_bytes: bytes of `reads` and `writes`. A buffer that is both read and written is in `writes`.
     """
 
     backward: bool

@@ -19,7 +19,7 @@ from remat.predict.kernels.view_maps import positive
 
 
 def keeping_arguments(rule: Rule) -> Rule:
-    """Makes a rule whose call may require layouts of its arguments; other readers of the arguments are not affected."""
+    """Wraps a rule, so that the layouts which its call requires do not affect other readers of its arguments."""
 
     def lowered(lowering: Lowering, call: Call) -> View | None:
         before = {u: lowering.views[u] for u in call.refs if u in lowering.views}
@@ -61,7 +61,7 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
 def triton_kernel(lowering: Lowering, call: Call) -> View | None:
     """Lowers a user's Triton kernel, which writes over an argument that the pass computes and nothing else reads.
 
-    Instead of any other argument, it writes a copy (`reinplace_inplaceable_ops`).
+    Any other argument is copied first, and the kernel writes over the copy (`reinplace_inplaceable_ops`).
     """
     result = library(lowering, call)
     if not call.is_tuple:
@@ -95,7 +95,7 @@ def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -
     For the compiler, a value has no elements while it is on the host or on its way back.
 
     Args:
-        last_written: by value, the buffer that the last such call wrote; this call adds its own.
+        last_written: for each value, the buffer that its last such call wrote; this call adds its own.
     """
     v, view = copy.value, lowering.views[copy.value]
     call, comes = lowering.stores.calls[v], copy.step in ("copied back", "copy back ends")
@@ -219,9 +219,9 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
 
     Arguments get the layout that the gradient of the filters requires, then the one that the gradient of the image
     requires (`convolution_backward_lowering` of torch 2.13). In a pass without convolutions, where the compiler does
-    not choose layouts, the arguments first get eager's. Filters with one channel each (depthwise) have a channels-last
-    layout in which columns are innermost all the same, and images are copied into that layout. Before torch 2.13, the
-    arguments have eager's layouts only.
+    not choose layouts, the arguments first get eager's layouts. Filters with one channel each (depthwise) have a
+    channels-last layout in which columns are innermost all the same, and images are copied into that layout. Before
+    torch 2.13, the arguments have eager's layouts only.
     """
     gradient, image, filters = list(call.refs)[:3]
     if not lowering.uses.convolves or lowering.stores.backend.eager_gradients:
@@ -322,7 +322,7 @@ def _is_padded(view: View) -> bool:
 
 
 def concatenation(lowering: Lowering, call: Call) -> View:
-    """Lowers a concatenation without a kernel: expressions are written in place, stored parts are copied."""
+    """Lowers a concatenation: parts are written or copied into it. On GPUs, an expression may select the parts."""
     if not isinstance(call.args[0], list):
         raise ValueError("the tensors must be a list")
     listed = cast(list[Any], call.args[0])

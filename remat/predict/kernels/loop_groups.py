@@ -14,7 +14,7 @@ class LoopGroup:
 
     Attributes:
         members, ancestors: bit masks of the nests in the group, and of all nests that it depends on.
-        first, last: its places in the order of creation.
+        first, last: the places of its first and last nest in the order of creation.
         reads, writes: accesses with the bytes that they move; reads where the group itself writes are left out.
         unmet: reads of buffers that other groups write.
         parts: the groups that share only `depth` outer loops; the group itself if its nests share all loops (depth 0).

@@ -50,7 +50,7 @@ class Nest:
     # reads, writes: accesses, each with the bytes that it moves.
     reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
     writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
-    table: AccessTable = ()  # the accesses to memory among them
+    table: AccessTable = ()  # those of `formulas` that access memory, each with how often
     ancestors: int = 0  # bits of the nests that it depends on
     place: int = 0  # how many nests were created before it, if each result of a call counts as one
 
@@ -60,7 +60,7 @@ class Nest:
 
 
 def decide_layout(loop: Loop) -> None:
-    """Fixes open strides of the buffers that a loop writes, in the order in which the loop reads."""
+    """Sets the strides of buffers that a loop writes, if they are still None, by the order in which the loop reads."""
     for buffer in loop.writes:
         if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
             reads = tuple(in_memory(read, access)[0] for read, access in loop.reads)
@@ -93,7 +93,7 @@ def _positions(shape: Shape, sizes: Shape) -> list[int]:
 
 
 def in_memory(buffer: Buffer, access: Access) -> Access:
-    """Returns the places in memory of an access to row-major positions of a buffer."""
+    """Converts an access to row-major positions of a buffer into an access to places in memory."""
     return _in_memory(buffer.shape, buffer.strides or contiguous_strides(buffer.shape), buffer.offset, access)
 
 
@@ -184,7 +184,7 @@ def step_of(digits: Digits) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def order_of(table: AccessTable, shape: Shape, num_outer: int) -> tuple[int, ...]:
-    """Orders loops by their strides: first the `num_outer` kept loops, then the reduced ones."""
+    """Orders loops by strides, the outermost first: the `num_outer` kept loops, then the reduced ones."""
     steps = [(tuple(abs(step_of(digits)) for digits in dims), times) for dims, times in table]
     first = _loop_order([(row[:num_outer], times) for row, times in steps], shape[:num_outer])
     last = _loop_order([(row[num_outer:], times) for row, times in steps], shape[num_outer:])

@@ -1,4 +1,4 @@
-"""Rewrites the graph of a pass before lowering, like Inductor: only the rewritings that change memory traffic."""
+"""Rewrites the graph of a pass before lowering, as Inductor does, where this changes memory traffic."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Rewritten:
     """Represents a pass after the rewritings."""
 
     values: Sequence[int]  # what it computes, in order
-    # producers, readers: its uses.
+    # producers, readers: its uses; `readers[i]` reads `producers[i]`.
     producers: IntArray
     readers: IntArray
     returned: BoolArray  # (n,) what it returns

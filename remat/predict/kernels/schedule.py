@@ -164,7 +164,7 @@ class Scheduler(ABC, Generic[N, G]):
             nests &= ~group.members
 
     def needs(self, group: G) -> list[Buffer]:
-        """Returns the buffers that a group reads and others write, sorted by name as text: buf10 comes before buf9."""
+        """Returns the buffers that a group reads and other groups write, sorted by name as text (buf10 before buf9)."""
         if group not in self._needs:
             self._needs[group] = sorted({dep[0] for dep in group.unmet}, key=self._name.__getitem__)
         return self._needs[group]

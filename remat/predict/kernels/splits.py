@@ -36,9 +36,9 @@ def split_reduction(
     settle: Callable[[Buffer], None],
     processors: int = PROCESSORS,
 ) -> tuple[int, bool]:
-    """Returns the number of parts of a reduction, and whether it reduces across memory.
+    """Returns the number of parts of a reduction, and whether it reduces dimensions that are not innermost in memory.
 
-    The call fixes the layouts of what is read, even if the reduction is not split. Inductor calls it for CPUs, too.
+    This fixes the layouts of the buffers that are read, even if nothing is split, and on CPUs, too, as Inductor does.
 
     Args:
         processors: the number of processors of the GPU or of the host.

@@ -23,7 +23,7 @@ def eager_strides(calls: list[Call]) -> list[Shape]:
 
 
 def strides_after(calls: list[Call], eager: list[Shape], other_strides: Mapping[int, Shape]) -> list[Shape]:
-    """Returns the strides of all values, if some of them have other strides than eager's."""
+    """Returns the strides that all values would have in eager mode, if some values had other strides."""
     strides = list(eager)
     changed: set[int] = set()
     for call in calls:
@@ -71,7 +71,7 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
 
 
 def turning_images(torch: str) -> frozenset[str]:
-    """Returns the operators because of which the compiler may keep the images of a pass channels-last.
+    """Returns the operators that make the compiler consider channels-last images in a pass.
 
     Before torch 2.15, gradients of convolutions are not among them, so backward passes have eager's layouts.
 

@@ -36,7 +36,7 @@ class TritonGroup(LoopGroup):
 
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
-        """Returns, for each buffer, the access that other groups are compared with: a write, if there is one."""
+        """Returns, for each buffer, the access to compare with those of other groups: a write, if there is one."""
         return {dep[0]: dep for dep in (*self.reads, *self.writes)}
 
     @cached_property

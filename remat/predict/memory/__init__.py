@@ -17,7 +17,7 @@ the backward pass: Inductor's graphs own their inputs and free them then. Gradie
 outputs belong to the caller, who is assumed to hold them until the end of the backward pass, unless
 `holds_outputs=False`. Inputs, parameters, constants, tangents, and views of them are not counted. An offloaded storage
 leaves the device after its last reader in the forward pass, and is a new storage from its first reader in the backward
-pass on; host memory is not counted. The results of an operator with several (`getitem`) are allocated when it runs.
+pass on; host memory is not counted. All results of an operator with several results are allocated when it runs.
 While a step runs, both its operands and its results are alive; a step never overwrites an input.
 
 **Registers.** A fusible value is in registers if all its uses in the pass can be fused and it is neither saved nor

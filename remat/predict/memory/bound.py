@@ -39,9 +39,9 @@ class WorkingSet:
     """Holds storages that every legal plan has alive at the same time: a lower bound on the peak of every legal plan.
 
     Attributes:
-        bytes: their total.
+        bytes: the total of the storages.
         name, op: the operator during which they are alive; "" for the end of the backward pass.
-        backward: whether it runs in the backward pass.
+        backward: whether that operator runs in the backward pass.
         tensors: the storages, the largest first.
         place: the line of the model that computes the value (`remat.Graph.places`).
     """
@@ -61,7 +61,7 @@ class WorkingSet:
 
 
 def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
-    """Returns the operator with the most bytes that are alive under every plan, and the storages of these bytes."""
+    """Returns the operator during which every plan holds the most bytes, and the storages of these bytes."""
     n = len(graph)
     facts = StorageFacts.of(graph)
     needed = Necessary.of(facts, holds_outputs)
@@ -86,7 +86,7 @@ def lower_bound(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysAlive:
-    """Holds the bytes that every plan has alive: between the passes, in each backward step, and at the end."""
+    """Holds the bytes, (n + 2,), that every plan has alive: between the passes, in each backward step, at the end."""
 
     bytes: IntArray
     # (n,) values that own the storages that are alive from the end of the forward pass until their last reader in the

@@ -1,4 +1,4 @@
-"""Exports what a simulation of live bytes needs to know about a graph: "memory" in the file of a problem.
+"""Exports what a simulation of live bytes needs to know about a graph, for the entry "memory" of a problem's file.
 
     {"node": [...],                        the node of each value of the problem
      "turn": 512,

@@ -70,7 +70,7 @@ class Simulator:
             offloaded: (n,) the saved values that wait on the host; None means none.
 
         Raises:
-            InvalidPlan: `saved` has not one flag per value, or a value in the tangents' closure is saved.
+            InvalidPlan: `saved` does not have one flag per value, or a value in the tangents' closure is saved.
         """
         return int(self.alive(saved, offloaded)[1].max(initial=0))
 

@@ -66,7 +66,7 @@ def listed_tensors(tensors: Sequence[LiveTensor], most: int) -> list[str]:
 class Timeline:
     """Holds live bytes over the T steps of a training step under one plan: see `remat.predict.memory` for the model.
 
-    A step computes one value; those of the forward pass come first.
+    A step computes one value or, of compiled code, is one launch; those of the forward pass come first.
 
     Attributes:
         names, ops: the value that each step computes, and its operator. For a step that copies: the copied value, and
@@ -74,7 +74,7 @@ class Timeline:
         backward: (T,) whether the step belongs to the backward pass.
         during_bytes: (T,) live bytes while the step runs, with its operands and results.
         after_bytes: (T,) live bytes after the step, when all dead storages are freed.
-        by_why: `during_bytes` by the reasons of `WHYS`; they add up to it.
+        by_why: `during_bytes` split by the reasons of `WHYS`, each (T,).
         saved_bytes: bytes of the storages that the forward pass saves for the backward pass.
         at_forward_end: live bytes between the passes: saved values, and outputs that the caller holds.
         peak_step: the first step with the most live bytes; -1 if there are no steps.

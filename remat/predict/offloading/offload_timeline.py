@@ -49,7 +49,7 @@ class OffloadTimeline:
     Attributes:
         names: the value that each step computes.
         backward: (T,) whether the step belongs to the backward pass.
-        start_ns, end_ns: (T,) when it runs, since the training step began; values of one kernel run at the same time.
+        start_ns, end_ns: (T,) when it runs, since the training step began; the values of one kernel run together.
         device_bytes: (T,) live bytes on the device while the step runs, with its operands and results, without inputs
             and parameters (`remat.predict.memory`).
         out, back: the copies to the host, and those back.
@@ -162,8 +162,8 @@ class Simulated:
     """
 
     timeline: OffloadTimeline
-    # the copies of all values that are written from this time on run after it, and the last one ends the forward pass;
-    # None if a kernel ends it.
+    # from this time on, copies to the host run without a pause, and the last one ends the forward pass; None if a
+    # kernel ends it.
     late_out_ns: int | None
     # the copies of all values that the backward pass needs up to this position of the graph run before the compute from
     # there on; None if no copy delays the end of the step.

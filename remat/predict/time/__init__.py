@@ -3,7 +3,7 @@
 `flops`, `roofline` and `profile` are estimators, registered like those of other packages. Begin reading in `roofline`,
 the default. `modelled_time` answers another question: how long all kernels of a step take in the roofline model. They
 share `work` (what each operator computes and moves), `device` and `known_devices` (what a device can do) and `timings`
-(a cache of measured times). This package imports neither `memory` nor `kernels`.
+(a cache of measured times). Of `memory` and `kernels`, this package imports only the class `Kernel`.
 """
 
 from remat.predict.time.device import DeviceProfile

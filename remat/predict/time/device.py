@@ -1,4 +1,4 @@
-"""Defines the profile of a device: its ceilings of arithmetic and memory traffic, and the least time of a kernel.
+"""Defines the profile of a device: its peak rates of arithmetic and memory traffic, and the least time of a kernel.
 
 `remat device` measures this machine's device and writes its profile; `known_devices` has profiles from data sheets.
 """
@@ -29,7 +29,7 @@ _TOO_LARGE = 1e300
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """Holds the ceilings of a device, in the sense of the roofline model (Williams, Waterman, Patterson 2009).
+    """Holds the peak rates of a device for the roofline model (Williams, Waterman, Patterson 2009).
 
     Attributes:
         name: a name for people.
@@ -39,10 +39,10 @@ class DeviceProfile:
         bytes_per_s: memory traffic per second, reads plus writes.
         launch_ns: the least time of a kernel, however small.
         source: where the figures come from.
-        flops_fraction, bytes_fraction: the share of the two ceilings that large, well-shaped kernels reach; 1 for
-            measured ceilings.
-        masked_attention_fraction: the share of the rate of matrix products at which fused attention on a GPU runs if
-            a mask is one of its arguments. The default is a round figure, from whole steps on an H200 (cuDNN,
+        flops_fraction, bytes_fraction: the shares of `flops_per_s` and `bytes_per_s` that large, well-shaped kernels
+            reach; 1 for measured rates.
+        masked_attention_fraction: the rate of fused attention with a mask on a GPU, as a share of the rate of matrix
+            products. The default is a round figure, from whole steps on an H200 (cuDNN,
             `experiments.accuracy.attention_rate`) and on a GTX 1650 (`experiments.accuracy.gpu_peaks`).
         host_bytes_per_s: the rate of copies between the device and pinned host memory in each direction, while the
             other direction is busy, too; 0 without a host, as on a CPU.
@@ -82,7 +82,7 @@ class DeviceProfile:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
 
     def reached_flops_per_s(self, dtype: str) -> float:
-        """Returns the rate of matrix products of an element type; types that are not listed have that of "float32"."""
+        """Returns the rate of matrix products of an element type; for a type that is not listed, that of "float32"."""
         return self.flops_fraction * self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
     @property

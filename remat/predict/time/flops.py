@@ -16,8 +16,8 @@ class Flops(Estimator):
     """The recompute cost of an operator is its floating-point operations; memory traffic costs nothing.
 
     Matrix products, convolutions and attention count by torch's formulas. Any other operator counts one operation per
-    element, which is negligible beside a product. PyTorch's partitioner with "flops" uses the same formulas, and 1 for
-    operators without a formula.
+    element, which is negligible compared with a product. PyTorch's partitioner with "flops" uses the same formulas, and
+    1 for operators without a formula.
     """
 
     name: ClassVar[str] = "flops"

@@ -120,7 +120,7 @@ def find_device(device: str | Path | DeviceProfile) -> DeviceProfile:
 
 
 def device_called(gpu: str) -> DeviceProfile | None:
-    """Returns the profile of a GPU by the name from its driver; None if there is none.
+    """Returns the profile of a GPU by the name that its driver reports; None if no profile matches.
 
     >>> device_called("NVIDIA A100-SXM4-40GB") is KNOWN["a100-40gb"], device_called("Tesla T4")
     (True, None)
@@ -136,7 +136,7 @@ def backend_of(device: str) -> str:
         device: a known name, or "cuda" for any GPU.
 
     Raises:
-        InvalidOption: `device` is no text.
+        InvalidOption: `device` is not a string.
         UnknownName: no device has this name.
     """
     if not isinstance(device, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users are untyped

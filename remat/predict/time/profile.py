@@ -31,7 +31,7 @@ class Profile(Estimator):
     """The recompute cost of an operator is its measured time on this machine, alone and with cold caches.
 
     Values that fuse are not timed: alone they would cost a kernel, but in the backward pass they join an existing one.
-    Their cost is `Roofline`'s, with the measured ceilings of the same device. The same holds for operators that cannot
+    Their cost is `Roofline`'s, with the measured rates of the same device. The same holds for operators that cannot
     be timed here (a warning names them), and for operators that must not run twice, which are never run here.
 
     The timed calls get contiguous tensors with random contents (`remat.pytorch.read.sample_call`). Times are kept in a
@@ -77,7 +77,7 @@ class Profile(Estimator):
         return self._roofline().device
 
     def data(self) -> str:
-        """Returns the ceilings without the measured times, which differ by noise and grow with each graph."""
+        """Returns the device's rates as text, without the measured times, which are noisy and grow with each graph."""
         return self._roofline().data()
 
     def _roofline(self) -> Roofline:

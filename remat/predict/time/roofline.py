@@ -1,4 +1,4 @@
-"""Estimates recompute time by flops and bytes, with the ceilings of a device."""
+"""Estimates recompute time from FLOPs and bytes, by the rates of a device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Roofline(Estimator):
     its arithmetic, if that takes longer), but no launch and no write. Reads that the kernel makes anyway, or that two
     recomputed values share, count in full, because the estimator does not know them. Any other value is a separate
     kernel: it costs its operands, each storage once, its result, and one launch. Matrix products, convolutions and
-    attention run at the ceiling of their element type (fused attention with a mask at the profile's share of it),
+    attention run at the rate of their element type (fused attention with a mask at the profile's share of it),
     all other operators at that of float32 (float64 at its own), because compilers compute halves in float32.
 
     Attributes:

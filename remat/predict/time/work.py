@@ -53,7 +53,7 @@ _PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index."
 
 
 def flops_with_elements(graph: Graph) -> IntArray:
-    """Returns `Graph.flops` (n,), but a tuple without flops has the sum of its elements'."""
+    """Returns `Graph.flops` (n,), where a tuple without flops gets the sum over its elements."""
     total = float(graph.flops.sum(dtype=np.float64))
     if total >= LARGEST_TOTAL:
         raise InvalidGraph(f"Graph.flops must add up to less than 2**62, got about {total:.2e}")

@@ -47,7 +47,7 @@ def largest_batch(
             smallest one is always tried.
 
     Raises:
-        CaptureError: see `remat.capture`; or `step` returns something else.
+        CaptureError: see `remat.capture`; or `step` does not return such a tuple.
         InvalidOption: `step` takes no batch size; the memory, the optimizer or the cost model is invalid; or no batch
             seems too large.
     """

@@ -1,4 +1,4 @@
-"""Plans all stages of a pipeline for one device memory, before anything runs: `remat.plan_pipeline`."""
+"""Plans all stages of a pipeline within the memory of their devices, before anything runs: `remat.plan_pipeline`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from remat.words import human_bytes
 
 @dataclass(frozen=True)
 class StagePlan:
-    """Says what a stage of a pipeline holds under its plan; None stands for what is not known, or has no plan.
+    """Holds the plan of a stage of a pipeline, and its memory; None where a figure is unknown, or there is no plan.
 
     Attributes:
         stage, rank: its number, and the rank that runs it.
         in_flight: the most microbatches that it holds at the same time.
-        saved_bytes: what it saves of each microbatch.
-        peak_bytes: the predicted peak of all that its rank holds.
-        extra_time: the modelled time of a pass forward and backward beside PyTorch's default plan: 0.1 is a tenth more.
+        saved_bytes: the bytes that it saves of each microbatch.
+        peak_bytes: the predicted peak of all that its rank holds, in bytes.
+        extra_time: how much longer both passes take than with PyTorch's default plan, as modelled: 0.1 is a tenth more.
         fits: whether the peak of its rank is within the memory.
         cost_model: for `remat.compile(stage, cost_model=...)`.
         why: why there is no plan; "" if there is one.
@@ -58,7 +58,7 @@ class StagePlan:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Returns the texts of `PipelinePlan`'s table."""
+        """Returns the cells of this stage in the table of `PipelinePlan`."""
         saved, peak = ("-" if size is None else human_bytes(size) for size in (self.saved_bytes, self.peak_bytes))
         time = "-" if self.extra_time is None else f"{self.extra_time:+.1%}"
         numbers = map(str, (self.stage, self.rank, self.in_flight))
@@ -92,15 +92,15 @@ def plan_pipeline(
     device: Any = None,
     time_limit_s: float | None = None,
 ) -> PipelinePlan:
-    """Plans all stages of a pipeline, each for the microbatches that it holds, within one memory of each device.
+    """Plans all stages of a pipeline, each for the microbatches that it holds, within the memory of a device per rank.
 
     What `torch.distributed.pipelining` holds of all microbatches counts: the inputs of a stage, the buffers for the
     gradients of its results, the last messages, and the results of the last stage, which `schedule.step` joins unless
     it is called with `return_outputs=False`. What runs outside a stage, such as the loss after the last one, does not
     count: leave room for it. The stages of one rank divide what their microbatches may hold, in proportion to what they
-    hold with PyTorch's default plan. What a pass needs besides is there once, since one stage runs at a time: so the
-    budgets of these stages add up to more than the memory. If the predicted peak of the rank exceeds the memory then,
-    each stage gets a part of its own.
+    hold with PyTorch's default plan. What else a pass needs is in memory once, since one stage runs at a time: so the
+    budgets of these stages add up to more than the memory. If the predicted peak of the rank then exceeds the memory,
+    each stage gets room of its own for its passes.
 
     Args:
         stages: for each stage (model, args) or (model, args, kwargs), with the arguments of one microbatch. Built with
@@ -114,7 +114,7 @@ def plan_pipeline(
         time_limit_s: wall time in seconds for all searches together; each then ends with its best plan so far.
 
     Raises:
-        CaptureError: see `remat.capture`; or a stage is something else.
+        CaptureError: see `remat.capture`; or a stage is not such a tuple.
         InvalidOption: an argument is invalid, or torch has no such schedule.
     """
     check_time_limit(time_limit_s)
@@ -171,7 +171,7 @@ class _Stage:
 
     @property
     def held_bytes(self) -> int:
-        """Returns what is there while a pass runs, besides what the graph computes."""
+        """Returns the bytes that are alive while a pass runs, without those that the graph computes."""
         fixed = self.fixed.own_bytes + self.fixed.optimizer.state_bytes + self.fixed.tangent_bytes
         return fixed + self.buffer_bytes + self.accumulated_bytes
 
@@ -182,7 +182,7 @@ class _Stage:
         return line.peak_bytes - line.at_forward_end, self.in_flight * line.at_forward_end
 
     def plan_within(self, limit_bytes: int) -> None:
-        """Finds a plan for all microbatches in flight, beside what is held anyway."""
+        """Finds a plan with which all microbatches in flight stay within a limit, or notes why there is none."""
         self.budget, self.line, self.extra_time, self.why = None, None, None, ""
         if limit_bytes < 0:
             self.why = f"what every plan holds takes {human_bytes(-limit_bytes)} more than the memory"
@@ -213,7 +213,7 @@ def _plan_rank(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[S
     available = memory_bytes - sum(one.held_bytes for one in stages)
     passes, waiting = zip(*(one.default_bytes() for one in stages), strict=True)
     peak = None
-    for most in dict.fromkeys((max(passes), sum(passes))):  # of what passes need besides what waits
+    for most in dict.fromkeys((max(passes), sum(passes))):  # room for one pass at a time, or for each
         for one, own, held in zip(stages, passes, waiting, strict=True):
             part = (available - most) * held // max(sum(waiting), 1)
             one.plan_within(part + (most if most == max(passes) else own))
@@ -225,7 +225,7 @@ def _plan_rank(stages: Sequence[_Stage], rank: int, memory_bytes: int) -> list[S
 
 
 def _peak(stages: Sequence[_Stage], rank: int) -> int | None:
-    """Predicts the peak of a rank: at each pass, there is what all microbatches have left, and what the pass needs."""
+    """Predicts the peak bytes of a rank: what all microbatches hold, plus what a pass adds; None if unknown."""
     lines = {one.number: one.line for one in stages if one.line is not None}
     if len(lines) < len(stages):
         return None

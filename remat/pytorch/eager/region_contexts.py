@@ -1,8 +1,8 @@
 """Keeps what some modules compute when `torch.utils.checkpoint` runs a layer again, and nothing more.
 
 Torch's own selective checkpointing keeps every result of the operators that a policy names. This one keeps a result
-only if it is read: by autograd, or by an operator that runs again. It sees both in the forward pass, so it matches no
-operators with a graph. In the recomputation, the operators of saved modules do not run: each gives the result that was
+only if it is read: by autograd, or by an operator that runs again. It sees both in the forward pass, and needs no
+captured graph. In the recomputation, the operators of saved modules do not run: each gives the result that was
 kept, or an empty tensor that nobody reads.
 """
 
@@ -54,7 +54,7 @@ class RegionPolicy:
 
     Args:
         decisions: whether each region, by its path, is saved. `enter` must surround the calls of its module.
-        only_expensive: whether of a saved region only products, convolutions and attention do not run twice.
+        only_expensive: whether only products, convolutions and attention of a saved region are kept from running twice.
     """
 
     def __init__(self, decisions: Mapping[str, bool], *, only_expensive: bool = False) -> None:
@@ -62,7 +62,7 @@ class RegionPolicy:
         self._running = _Running()
 
     def enter(self, region: str, function: _Function) -> _Function:
-        """Returns a function that runs as part of a region, until it calls that of another one."""
+        """Wraps a function to run as part of a region, except where it calls a function of another region."""
         is_saved = self._decisions[region]
 
         @wraps(function)
@@ -76,13 +76,13 @@ class RegionPolicy:
         return inside  # type: ignore[return-value]
 
     def is_saved(self, operator: Any) -> bool:
-        """Returns whether an operator that runs at the moment does not run twice."""
+        """Returns whether the results of an operator that runs now are kept, so that it does not run again."""
         if not self._running.saved or not self._running.saved[-1]:
             return False
         return not self._only_expensive or is_expensive(operator)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-        """Makes the argument of `checkpoint(layer, *args, use_reentrant=False, context_fn=policy.contexts)`."""
+        """Makes both contexts for `checkpoint(layer, *args, use_reentrant=False, context_fn=policy.contexts)`."""
         calls: list[_Call] = []
         return _Pass(lambda: _Forward(self, calls)), _Pass(lambda: _Recomputation(self, calls))
 
@@ -94,7 +94,7 @@ class _Call:
     Attributes:
         operator: what ran.
         leaves: its results; None if it runs again, because it is a view, or writes to what others made.
-        structure: that of its results.
+        structure: how `leaves` are nested in the result.
     """
 
     operator: Any

@@ -1,4 +1,4 @@
-"""Implements `remat.choose_regions`: which modules of a model to save, and the ways to run a model like that."""
+"""Implements `remat.choose_regions`: which modules of a model to save, and ways to run a model with such decisions."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FORMAT = "remat.regions"
 
 @dataclass(frozen=True)
 class Regions:
-    """Holds decisions about the modules of a model. Printed, it is a table of them and of what they are worth.
+    """Holds decisions about the modules of a model. Print it for a table of the decisions and their effects.
 
     Attributes:
         layers: the paths of the modules that run again in the backward pass.
         save_regions: the paths of the modules of which nothing runs again.
-        recompute_regions: the paths of the others that were decided about.
-        keep: whether of a saved region "all" that is read is kept, or only the results of "expensive" operators.
+        recompute_regions: the paths of the other modules about which a decision was made.
+        keep: what is kept of a saved region: "all" results that are read, or only those of "expensive" operators.
         choice: the figures, the bound, the predicted step and the plan; None after `load`.
     """
 
@@ -46,7 +46,7 @@ class Regions:
 
     @property
     def checkpointed_layers(self) -> tuple[str, ...]:
-        """Returns the layers that run again: all but those that are saved regions themselves, with all inside."""
+        """Returns the layers that run again: all but those that are saved as a whole."""
         return tuple(layer for layer in self.layers if not self._is_whole(layer))
 
     def __str__(self) -> str:
@@ -74,9 +74,9 @@ class Regions:
         return cls(layers, saved, recomputed, document["keep"])
 
     def policy(self, model: nn.Module) -> AppliedRegions:
-        """Tells a model's modules which regions they are; `contexts` of the result is a `context_fn` for checkpoints.
+        """Makes modules of a model run as regions; `contexts` of the result is a `context_fn` for checkpoints.
 
-        For code that calls `torch.utils.checkpoint` itself. `apply` does both.
+        Use it in code that calls `torch.utils.checkpoint` itself. `apply` also checkpoints the layers.
 
         Raises:
             InvalidOption: the model lacks one of the modules.
@@ -110,8 +110,8 @@ class Regions:
     def apply_torch_remat(self, model: nn.Module) -> AppliedRegions:
         """Applies the decisions as regions of Meta's `torch_remat`.
 
-        It runs a layer again to its end, so it also keeps what a saved region returns if only the last operators of the
-        layer read that. Arguments, result and errors are otherwise those of `apply`.
+        `torch_remat` runs a layer again to its end, so it also keeps what a saved region returns if only the last
+        operators of the layer read that. Arguments, result and errors are otherwise those of `apply`.
 
         Raises:
             NotInstalled: `torch_remat` is missing.
@@ -186,7 +186,7 @@ def choose_regions(
     time_limit_s: float | None = 20.0,
     **kwargs: Any,
 ) -> Regions:
-    """Decides for modules of a model whether to save or to recompute what they compute, in least recompute time.
+    """Decides which modules of a model save what they compute, and which recompute it, in the least recompute time.
 
     `remat.improve.region_problem` defines layers, regions, and both decisions. Within a budget of saved bytes, the
     answer is exact: all decisions of each layer are compared, or an integer program is solved, with a bound. Within a
@@ -197,13 +197,13 @@ def choose_regions(
         model_or_graph: a model, which is captured with its arguments; or a graph of one.
         args, kwargs: the arguments of the model.
         budget: bytes, a size ("8GB"), or a share (0.5, "50%"): of what PyTorch's default plan saves, or of its
-            predicted peak. A share is at least what is possible.
+            predicted peak. A share below what is possible counts as the least possible.
         of: what the budget limits, "saved" bytes or the "peak" of the step.
         regions: paths or patterns ("model.layers.*.mlp.*"); "layers" for whole layers, which are checkpointed or not;
             None for all modules in layers that themselves compute a product, a convolution or attention.
         tied: whether modules of one name have one decision in all layers.
-        keep: "all": nothing of a saved region is computed twice. "expensive": only products, convolutions and attention
-            are not, which takes less memory where a region computes other things, too.
+        keep: "all": nothing of a saved region is computed twice. "expensive": no product, convolution or attention is,
+            which takes less memory where a region computes other things, too.
         device: the device whose times and kernels are predicted, such as "h100"; None for that of the graph.
         solver: a solver that takes tied values ("cpsat", "pulp"); None compares all decisions of each layer, and takes
             an integer program only for layers with more than ten decisions.

@@ -66,7 +66,7 @@ class DuplicateAcrossKernels(CustomGraphPass):
         duplicate(graph, fused_pass, again)
 
     def uuid(self) -> str:
-        """Returns the key for Inductor's caches: the code of `remat` alone."""
+        """Returns the key for Inductor's caches: a hash of the code of `remat`."""
         return key_of(self)
 
 

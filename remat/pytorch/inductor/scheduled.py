@@ -36,7 +36,7 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
 
     Raises:
         CaptureError: `model` cannot be called, or has no joint graph, for example because nothing requires gradients.
-        InvalidOption: `plans` holds something else.
+        InvalidOption: `plans` holds anything other than plans.
         InvalidPlan: a plan is not legal, or missing for a joint graph.
     """
     if not callable(model):
@@ -55,7 +55,7 @@ def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Seq
 
 
 class Scheduled:
-    """Returns Inductor's kernels of a graph under any plan, without model, Dynamo, AOTAutograd and allocations.
+    """Gets Inductor's kernels of a graph under any plan, without a model, Dynamo or AOTAutograd.
 
     The joint FX graph is rebuilt once from the graph's columns (`remat.pytorch.inductor.to_fx`). For each plan, torch's
     own extraction splits it, and Inductor's passes, lowering and scheduler follow. It accepts graphs from files, and
@@ -85,7 +85,7 @@ class Scheduled:
             CannotRebuild: the graph has an operator that is not installed or is higher-order, or an argument of which
                 only the type is known.
             InvalidOption: the graph is no `Graph`, or Inductor is set to decide by timing.
-            NotInstalled: the device is a GPU, and neither a driver nor Triton is installed.
+            NotInstalled: the device is "cuda" without a GPU in this machine, or a GPU by name without Triton.
         """
         self.graph, self.copy_stream = checked_graph(graph), checked_flag("copy_stream", copy_stream)
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
@@ -126,7 +126,7 @@ class Scheduled:
                     strides = self._lowered(module, strides, visit, backward=bool(backward))
 
     def split(self, plan: Plan) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """Splits the joint graph by a plan, without checking it (see `remat.check_plan`)."""
+        """Splits the joint graph by a plan, and does not check that the plan is legal (see `remat.check_plan`)."""
         Choice.from_plan(self.graph, plan, offload=True)
         handed = handed_over(self.graph, plan)
 

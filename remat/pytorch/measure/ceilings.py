@@ -25,7 +25,7 @@ def measure_device(kind: str | None = None) -> DeviceProfile:
         kind: "cpu", "cuda", or None for CUDA where there is any.
 
     Returns:
-        the reached rates, with fractions of 1. float32 products use torch's current setting of TF32.
+        a profile with the rates reached, and fractions of 1. float32 products use torch's current setting of TF32.
     """
     device = timed_device(kind)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()

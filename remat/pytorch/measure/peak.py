@@ -10,7 +10,7 @@ from remat.pytorch.seam.step_allocations import cpu_allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """Runs `call()` and returns the peak of tensor bytes on `device` above the bytes from before.
+    """Runs `call()` and returns the peak of tensor bytes on `device`, less those that were allocated before.
 
     On CUDA, this is the figure of torch's caching allocator for this process. On CPUs, it is the running sum of the
     allocations that torch's CPU allocator reports to the profiler. Neither includes memory that a library keeps for

@@ -88,7 +88,7 @@ def device_name(device: torch.device) -> str:
 
 
 def device_label(device: torch.device) -> str:
-    """Returns a label of what a measured time depends on, besides the call: device, torch, and precision of float32."""
+    """Returns a label of what measured times of a call depend on: device, torch, and precision of float32."""
     backends: Any = torch.backends  # whose type stubs are incomplete
     on_cuda = device.type == "cuda"
     products = backends.cuda.matmul if on_cuda else backends.mkldnn.matmul

@@ -32,7 +32,7 @@ def torchs_plans(
 ) -> list[tuple[Graph, dict[float, Plan]]]:
     """Returns PyTorch's choice at each memory budget, for each joint graph of a model.
 
-    Some of PyTorch's plans are not legal (see `remat.check_plan`): below a budget of 1, it recomputes random numbers.
+    Some of PyTorch's plans are not legal (see `remat.check_plan`): below a budget of 1, they recompute random numbers.
 
     Args:
         model: a module or function, called once.

@@ -63,7 +63,7 @@ class Device(Oracle):
     name: ClassVar[str] = "device"
 
     def terms(self, objective: Objective) -> tuple[str, ...]:
-        """Returns measured time; the objective of the search must be time."""
+        """Returns the terms of a score, the measured time first; the objective of the search must be time."""
         if not isinstance(objective, Time):
             raise InvalidOption(
                 f"the oracle 'device' measures only time, got the objective {objective.name!r}; "

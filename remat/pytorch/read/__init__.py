@@ -5,5 +5,5 @@
 splits the graph in two), the arguments of each call (`call_text`; `sample_call` repeats a call), and the line of the
 model (`places`).
 
-This package imports `remat.facts` and `remat.pytorch.seam`. Begin reading in `capture`, then `extract`.
+This package imports `remat.pytorch.seam`, and `remat` up to `remat.improve`. Begin in `capture`, then `extract`.
 """

@@ -24,7 +24,7 @@ from remat.pytorch.seam.torch_partitioner import Chooser
 from remat.pytorch.seam.torch_settings import fresh_compilation
 
 JointVisitor = Callable[[fx.Graph, Any, int], None]
-"""(joint graph, torch's `NodeInfo`, number of forward outputs), while torch is partitioning it."""
+"""Receives a joint graph, torch's `NodeInfo` and the number of forward outputs, while torch partitions the graph."""
 
 
 def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any) -> Graph:
@@ -47,7 +47,7 @@ def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, 
         CaptureError: no gradient is required, the model breaks into several graphs (`remat.pytorch.capture_all` returns
             them all), fake and real tensors are mixed, or the model cannot be captured for the device.
         UnknownName: no device has this name.
-        NotInstalled: the device is a GPU, and Triton is missing.
+        NotInstalled: the device is a named GPU, and Triton is missing; or it is "cuda", and this machine has no GPU.
         UnsupportedTorch: the installed torch lacks a function that capturing uses, or Triton does not match torch.
     """
     graphs = capture_all(model_or_fn, *args, device=device, **kwargs)

@@ -1,7 +1,7 @@
 """Finds discrete choices, such as a router's: which experts a token goes to must be decided once.
 
-A recomputed value may be rounded differently, because its kernel is another one. A smooth function hardly changes by
-that. But two nearly equal scores may change places, and then the backward pass gathers other rows than those whose
+A recomputed value may be rounded differently, because its kernel is another one. That hardly changes a smooth
+function. But two nearly equal scores may change places, and then the backward pass gathers other rows than those whose
 results the forward pass saved: gradients are wrong, or shapes differ. So scores may be recomputed, and what was chosen
 by them may not.
 
@@ -9,7 +9,7 @@ If it depends on a floating-point input, a value of the forward pass is a discre
 
 - an operator that selects computes it: `topk`, `sort`, `argmax`, the maximum with its index, and the like, or a custom
   operator that makes integers or masks of numbers;
-- it is a mask, or are integers, made of numbers, and indices or sizes are made of it;
+- it is a tensor of booleans or integers made of numbers, and indices or sizes are made of it;
 - it is a number that is rounded for such integers. What is made of the rounded number need not be a choice, then;
 - it is a mask that compares with a selected number, such as `scores >= scores.topk(4).values[..., -1:]`. If the number
   was saved in bfloat16 and the scores are recomputed in float32, the largest one is no longer equal to itself;

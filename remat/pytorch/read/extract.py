@@ -33,7 +33,7 @@ OVERWRITTEN = "the forward pass overwrites its memory"
 def extract(
     joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int, meta: Mapping[str, str] | None = None
 ) -> Graph:
-    """Converts a joint graph.
+    """Converts a joint FX graph into a `Graph`.
 
     Args:
         joint_graph: forward and backward in one graph, with fake tensors in `meta["val"]`.

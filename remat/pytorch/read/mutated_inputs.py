@@ -89,7 +89,7 @@ def split_joint_graph(
 def keep_old_values(joint_module: fx.GraphModule) -> None:
     """Copies the overwritten inputs that the backward pass reads, so that a legal plan exists.
 
-    If the tangents' closure reads an overwritten input, a value in its memory, or a view of one, the node is cloned
+    If the tangents' closure reads an overwritten input, a value in its memory, or a view of one, that is cloned
     where the forward pass computes it, and the closure reads the clone. Values of the forward pass that the backward
     pass could compute *from* such an input need no copy: because the input is banned, every solver saves the first of
     them.

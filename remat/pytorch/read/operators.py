@@ -124,7 +124,7 @@ class Operators:
         return frozen(np.array(flags, np.bool_)[self.number])
 
     def which(self, fact: Callable[[Operator], bool]) -> Iterator[tuple[int, Operator]]:
-        """Yields the nodes, as positions, whose operators have a fact."""
+        """Yields position and operator of each node for whose operator `fact` is true."""
         numbers: list[int] = self.number.tolist()
         positions: list[int] = np.flatnonzero(self.are([fact(op) for op in self.different])).tolist()
         for i in positions:

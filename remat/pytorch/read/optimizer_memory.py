@@ -112,14 +112,14 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(optimizer: object) -> MakeOptimizer | None:
-    """Returns a function that makes an optimizer: from a name with options, or a function; None for "none"."""
+    """Returns a function that makes an optimizer: the argument, or that of a name with options; None for "none"."""
     if not isinstance(optimizer, str):
         return cast(MakeOptimizer | None, optimizer)
     return None if optimizer == "none" else optimizer_named(optimizer)
 
 
 def optimizer_named(text: str) -> MakeOptimizer:
-    """Returns an optimizer of torch by its name (case-insensitive) and options: "adamw", "sgd:momentum=0.9"."""
+    """Returns the function that makes an optimizer of torch, by name and options: "AdamW", "sgd:momentum=0.9"."""
     name, options = split_options(text)
     classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
     if name.lower() not in classes:

@@ -65,7 +65,7 @@ def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step", *
 
 
 class _IsRead(Exception):
-    """Ends torch's partitioner when the graph is read: a step may be one that it cannot split."""
+    """Ends torch's partitioner once the graph is read, because it cannot split the graph of every step."""
 
 
 def seed_of(graph: fx.Graph) -> fx.Node:

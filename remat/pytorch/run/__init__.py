@@ -10,6 +10,6 @@ checks the peak of a plan by the code that Inductor writes. `ranks` makes all pr
 plan, `cache_key` tells torch's caches on what a plan depends, `cached_plans` stores plans in these caches, and
 `eager_warning` warns if a model runs without a plan. `report` prints what was planned.
 
-This package imports the floors of `remat` up to `remat.improve`, and `remat.pytorch.read` and `.seam`. Begin reading in
-`partitioner`.
+This package imports the packages of `remat` up to `remat.improve`, and `remat.pytorch.read` and `.seam`. Begin reading
+in `partitioner`.
 """

@@ -31,7 +31,7 @@ class BudgetedBackend:
     partitioner: Partitioner
     options: Mapping[str, Any]
     codegen: bool  # if False, the graphs run operator by operator
-    # which plans the graphs have: the `id` of their budget, and how often the budget made new plans; zeros for neither.
+    # which plans the graphs have: the `id` of their budget, and how often the budget made new plans; zeros before any.
     plans: tuple[int, int]
 
     @own_errors()

@@ -2,7 +2,7 @@
 
 A setting is taken apart down to its plain values, so that a plug-in is found wherever it is: in a sum of sums, in a
 list, or in any field. The source code of each plug-in is a part of the key, so that torch never reuses what an earlier
-version of a cost model has planned. So is what its prices depend on beside its fields (`CostModel.data`).
+version of a cost model has planned. So is other data on which its prices depend (`CostModel.data`).
 """
 
 from __future__ import annotations

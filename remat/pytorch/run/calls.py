@@ -34,12 +34,12 @@ class ModelCall:
     graphs: int = 0  # how many compiled graphs have run in this call so far
 
     def from_other_graphs(self, inputs: Sequence[Any]) -> dict[int, int]:
-        """Finds which inputs of a graph, such as a mask, other graphs of the model computed, if they need no gradient.
+        """Finds the inputs of a graph that other graphs of the model computed and that need no gradient, such as masks.
 
         Inputs that need a gradient are known already when the graph is compiled.
 
         Returns:
-            the bytes of each storage.
+            for each of their storages, its bytes.
         """
         tensors = [value for value in inputs if isinstance(value, Tensor) and not value.requires_grad]
         known = _storages(owned(self.model, self.arguments)) if tensors else {}

@@ -56,25 +56,25 @@ def compile(
 
     Args:
         model: a module or function; without one, as in `@remat.compile(cost_model=...)`, a decorator is returned.
-        cost_model: a registered name or an instance. A budget of it is one for the whole run: all graphs of the
-            model and all sizes (see `remat.pytorch.run.shared_budget`). For one budget of several models, such as
-            blocks that are compiled one by one, a `remat.SharedBudget`. When left out, PyTorch's own prices, solved
-            exactly (`costmodels.ByteTraffic(prices="pytorch")`); or, where PyTorch has a memory budget of its own for
+        cost_model: a registered name or an instance. Its budget holds for the whole run: for all graphs of the
+            model and all sizes (see `remat.pytorch.run.shared_budget`). A `remat.SharedBudget` is one budget of several
+            models, such as blocks that are compiled one by one. The default is PyTorch's own prices, solved exactly
+            (`costmodels.ByteTraffic(prices="pytorch")`); or, where PyTorch has a memory budget of its own for
             a graph (`torch._functorch.config.activation_memory_budget`, or
             `torch.autograd.graph.region_activation_memory_budget`), `MemoryBudget` of that fraction. With a cost
             model, such a setting is ignored, with a warning. A call that gives neither `cost_model`, `solver`, `plan`
             nor `on_error` takes what the environment says (see `remat.pytorch.backend`) before these defaults.
         solver: a registered name or an instance; when left out, that of `remat.solve`.
-        plan: a plan to replay instead of solving, or several, one for each graph and size; plans or their files. A
-            graph for which no plan was made is refused, with the difference. Dynamo then makes a graph for each size
+        plan: a plan to replay instead of solving, or its file; or several, one for each graph and size. A graph for
+            which none was made is refused, and the error tells the difference. Dynamo then makes a graph for each size
             (`dynamic=False`), unless `dynamic` is given, or a plan is for a graph of all sizes.
         recompute_parameter_copies: save no copy of a parameter, such as those that autocast makes (see
             `remat.recompute_parameter_copies`).
         on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
             no plan that passes the checks.
-        copy_stream: if True, what a plan offloads is copied in a stream of its own, beside the kernels: it stays on the
-            device a little longer, and comes back a little earlier. A budget is then one for copies that kernels hide.
-            No GPU has run that yet. If False, kernels wait for each copy.
+        copy_stream: if True, offloaded values are copied in a stream of their own, while kernels run: they stay on the
+            device a little longer, and come back a little earlier. Plans within a budget are then chosen for copies
+            that kernels hide. If False, kernels wait for each copy.
         codegen: if False, the two graphs run operator by operator and draw eager's random numbers. An error that
             remains does not come from Inductor's kernels.
         torch_compile_kwargs: passed on to `torch.compile`; `backend` is ours.
@@ -82,7 +82,7 @@ def compile(
     Returns:
         the compiled model; `step.report()` says what was chosen for each of its graphs. Choosing happens when torch
         compiles, at the first call; what goes wrong then is raised there. What Dynamo cannot trace runs eagerly,
-        without a plan, as under torch.compile: a graph break inside a loop or nn.LSTM, for two. If nothing of the
+        without a plan, as under torch.compile: for example a graph break inside a loop, or nn.LSTM. If nothing of the
         model was traced, the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
     """
     if model is None:
@@ -170,9 +170,9 @@ def backend(
 
     Args:
         graph_module: Dynamo's forward graph.
-        example_inputs: its inputs.
+        example_inputs: the inputs of that graph.
         mode: as for `torch.compile` with its default backend.
-        options: as well; and those of `remat.compile` by name, `remat.cost_model`, `remat.solver`, `remat.on_error`,
+        options: as for `torch.compile`; and, of `remat.compile`, `remat.cost_model`, `remat.solver`, `remat.on_error`,
             and `remat.plan`, plans or files. They come before what the environment says.
 
     Raises:

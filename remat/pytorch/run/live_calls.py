@@ -27,8 +27,8 @@ class Overlap:
     Attributes:
         order: for each call, the key of its graph, in the order in which the calls began.
         shared: the storages that several of the calls use, or that other graphs passed to them.
-        handed_bytes: the most bytes of their inputs that other graphs computed, and that no plan counts.
-        in_reverse: whether the calls ended in the opposite order.
+        handed_bytes: the most bytes of the calls' inputs that other graphs computed, and that no plan counts.
+        in_reverse: whether the calls ended in the reverse of the order in which they began.
     """
 
     order: tuple[str, ...]
@@ -136,7 +136,7 @@ class LiveCalls:
         return [(name, is_held) for name, is_held in held.items() if name not in self._saved.get(call, ())]
 
     def overlaps(self) -> Mapping[CallCounts, Overlap]:
-        """Returns for each set of calls that were alive when one of them ended how they overlapped."""
+        """Returns, for each set of calls that were alive when one of them ended, how these calls overlapped."""
         self._count_released()
         return self._seen
 

@@ -57,7 +57,7 @@ class MemoryPolicy:
         compiled: whether Inductor compiles the tagged graph as a whole, so that kernels are fused. Otherwise, every
             operator is a kernel, and every value is in memory.
         kept_modules: modules of which nothing is recomputed, and nothing that their backward passes read. The pass of
-            torchtitan recomputes nothing before the backward passes of these two are over.
+            torchtitan recomputes nothing before the backward passes of `lm_head` and `loss` are over.
         recompute_parameter_copies: as for `remat.compile`: gathers sharded parameters again, in the backward pass.
 
     >>> import torch
@@ -87,7 +87,7 @@ class MemoryPolicy:
             raise InvalidOption(f"MemoryPolicy.kept_modules must be a tuple of paths, got {self.kept_modules!r}")
 
     def graph(self, module: fx.GraphModule) -> Graph:
-        """Reads a traced step, without its tags, and with the bans that its trainer needs: plans are for this graph.
+        """Returns the graph for which plans are made: a traced step without its tags, with the bans of its trainer.
 
         Raises:
             CaptureError: as for `remat.pytorch.read_step`.
@@ -103,7 +103,7 @@ class MemoryPolicy:
 
         What the plan recomputes is tagged MUST_RECOMPUTE, what it offloads MUST_CPU_OFFLOAD, and all else MUST_SAVE,
         which keeps nothing that the backward pass does not read. Where no node is marked as one of the backward pass
-        (`node.meta["autograd_backward"]`), all from the gradient of the loss on are marked.
+        (`node.meta["autograd_backward"]`), all nodes from the gradient of the loss on are marked.
 
         Args:
             module: as for `remat.pytorch.read_step`.
@@ -188,7 +188,7 @@ class MemoryPolicy:
 
 
 def _backward_of(module: fx.GraphModule) -> set[fx.Node]:
-    """Returns the nodes of the backward pass: those marked, or all from the gradient of the loss on."""
+    """Returns the nodes of the backward pass: the marked ones or, without marks, all from the loss's gradient on."""
     *nodes, _ = module.graph.nodes
     seed = seed_of(module.graph)
     marked = {node for node in nodes if node.meta.get(_BACKWARD)}
@@ -196,7 +196,7 @@ def _backward_of(module: fx.GraphModule) -> set[fx.Node]:
 
 
 def _enters_layer(graph: Graph) -> BoolArray:
-    """Returns a mask (n,) of the owners of what a layer reads of other layers, or of what is outside."""
+    """Returns a mask (n,) of the storage owners that a layer reads from another layer, or from outside of layers."""
     layers = layers_of(graph)
     crossing = (layers[graph.consumers] >= 0) & (layers[graph.producers] != layers[graph.consumers])
     entering = np.zeros(len(graph), np.bool_)
@@ -206,7 +206,7 @@ def _enters_layer(graph: Graph) -> BoolArray:
 
 # AOTAutograd removes such writes from its graphs, `make_fx` does not.
 def _written(graph: Graph, nodes: Mapping[str, fx.Node]) -> BoolArray:
-    """Returns a mask (n,) of what is in memory that an operator of the step writes to, and of what reads that."""
+    """Returns a mask (n,) of the values in storages to which an operator of the step writes, and of their readers."""
     written = np.zeros(len(graph), np.bool_)
     for v, name in enumerate(graph.names):
         node = nodes.get(name)

@@ -67,8 +67,8 @@ class Partitioner(CustomPartitionerFn):
     use one plan; a rank that finds no plan uses that of another rank.
 
     Attributes:
-        cost_model: sets prices and bans. `of` takes the default one if it is left out; if PyTorch has a memory budget
-            for a graph, `MemoryBudget` of that budget (see `remat.compile`).
+        cost_model: sets prices and bans. Without one, `of` takes the default; a graph for which PyTorch has a memory
+            budget then gets `MemoryBudget` of that budget (see `remat.compile`).
         solver: solves the problem; None for the default solver of `remat.solve`.
         plans: plans to replay instead of solving, each for the graph for which it was made.
         recompute_parameter_copies: whether no copy of a parameter is saved (see `remat.recompute_parameter_copies`).

@@ -19,9 +19,9 @@ from remat.words import counted, human_bytes
 
 
 class PeakCheck:
-    """Finds the peaks of plans that shall keep a limit, by the code that Inductor writes for them, and remembers them.
+    """Finds the peaks of plans that must keep a limit, by the code that Inductor writes for them, and remembers them.
 
-    If a check fails, the plan runs unchecked. A check of one plan takes a fifth to a third of a compilation.
+    If a check raises an error, the plan runs unchecked. It takes a fifth to a third of the time of a compilation.
 
     Args:
         codegen: whether Inductor compiles the graphs; if False, there is no code to check.

@@ -34,7 +34,7 @@ class ChosenPlan:
         is_proven: whether it is optimal, with a verified proof.
         checked_peak_bytes: its peak by the code that Inductor writes for it; None if that was not checked.
         check: the result of the check in a sentence; "" without a check.
-        together: this result for all graphs that are alive at the same time.
+        together: the result for all graphs that are alive at the same time, in a sentence; or "".
     """
 
     plan: Plan

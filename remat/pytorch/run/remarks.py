@@ -1,4 +1,4 @@
-"""Writes remarks about a plan: the budget is not kept, or the model uses `torch.utils.checkpoint` already."""
+"""Writes remarks about a plan: on a missed budget, on missing fusions, and on checkpoints that the model has."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHECKPOINTED = (
 
 
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
-    """Returns the remarks about a plan for a graph that shares its budget with no other graph, by subject."""
+    """Returns remarks, by subject, about a plan for a graph that shares its budget with no other graph."""
     told: dict[str, str] = {}
     if not cost_model.limits_memory:
         return told

@@ -1,4 +1,4 @@
-"""Finds among plans that were made before the one for a graph."""
+"""Finds the plan for a graph among plans that were made before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Reports the plan of each graph of a compiled model: `step.report()`, and `remat.last_report()`.
 
-Plans are recorded when torch compiles. The figures beside them are computed when a report is first read.
+Plans are recorded when torch compiles. Other figures are computed when a report is first read.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ class Report:
         - values: the number of values in the graph.
         - saved_bytes, default_saved_bytes, no_recompute_saved_bytes: saved between the passes by this plan, by
           PyTorch's default plan, and by a plan that recomputes nothing.
-        - handed_bytes, default_handed_bytes: saved as well, but computed by other graphs.
+        - handed_bytes, default_handed_bytes: also saved by these plans, but computed by other graphs.
         - offloaded_bytes: saved on the host; not a part of saved_bytes.
         - copied_bytes: saved in addition, in copies of inputs, such as filters, that the forward pass makes in another
           layout.
         - peak_bytes, default_peak_bytes: the predicted peaks of this plan and of PyTorch's default plan.
         - checked_peak_bytes: the peak by the code that Inductor writes for the plan; missing without a limit of the
           peak.
-        - recomputed_ops, cost_model, chosen_by, is_proven: as in `ChosenPlan` and `PlanFacts`.
-        - gap: how much more than the best plan it costs at most, as a part of its cost; missing if unknown.
+        - recomputed_ops: how many operators are recomputed. cost_model, chosen_by, is_proven: how the plan was chosen.
+        - gap: the most that the plan costs above the best one, as a fraction of its cost; missing if unknown.
         - seconds: how long it took to choose the plan.
         - from_cache: whether the plan is that of an earlier run, from torch's cache.
         - step_ns, default_step_ns, checkpointed_step_ns: the modelled time of a step on the device of the graph, by
@@ -245,9 +245,9 @@ class Log:
             self._planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
-        """Replaces what is said of each graph alone, where plans for all graphs together are the same plans.
+        """Replaces what is said of a graph alone by what is said of all graphs together, if its plan stays the same.
 
-        Each step asks for this; only new plans need it.
+        Each step calls this; only new plans change anything.
         """
         if plans is self._judged:
             return
@@ -260,7 +260,7 @@ class Log:
                     log.keep((number, key), judged)
 
     def note(self, text: str) -> None:
-        """Records why a graph runs without a plan of ours, like `add`."""
+        """Records, in the same logs as `add`, why a graph runs without a plan of ours."""
         for log in (self, _recent):
             log.keep_note(text)
         _LOGGER.info("%s", text)

@@ -1,8 +1,8 @@
 """Plans all graphs of a run within one budget, by what is alive at the same time.
 
-A graph is planned when torch compiles it. At that time it is unknown which other graphs will hold saved values beside
-it. So in the first step, a graph after which others may follow saves as little as possible. From then on, `live_calls`
-counts which calls are alive at the same time. Before the next step, all these graphs are planned together
+A graph is planned when torch compiles it. At that time it is unknown which other graphs will hold saved values at the
+same time. So in the first step, a graph after which others may follow saves as little as possible. From then on,
+`live_calls` counts which calls are alive at the same time. Before the next step, all these graphs are planned together
 (`joint_budget`) and compiled again. A graph that comes later is planned with the same Lagrange multiplier on memory.
 
 If the budget is a fraction, each graph has its own share in the first two steps. Then the graphs of the second step are
@@ -71,7 +71,7 @@ class CompiledGraph:
 class SharedBudget:
     """Limits the memory of all that is compiled with it: `remat.compile(block, cost_model=shared)` for each block.
 
-    `remat.compile(model, cost_model=MemoryBudget("8GB"))` is the same for the graphs of one model. Blocks that are
+    `remat.compile(model, cost_model=MemoryBudget("8GB"))` does so for the graphs of one model. Blocks that are
     compiled one by one, as for FSDP, share one object of this class instead.
 
     Args:

@@ -75,7 +75,7 @@ class SharedStorages:
         return tuple((size, tuple(of)) for size, of in uses if of)
 
     def liveness(self, call: int, *, alone: bool) -> dict[str, bool]:
-        """Returns for each activation that a call read or returned whether it is still alive, by its name there.
+        """Returns whether each activation that a call read or returned is still alive, by its name in the call's graph.
 
         Args:
             call: the number of the call.
@@ -85,7 +85,7 @@ class SharedStorages:
         return {name: not storage.expired() for storage, of, name in uses if len(of) == 1 or not alone}
 
     def forget(self, *, all_of_them: bool) -> None:
-        """Forgets the storages that are freed, or all storages."""
+        """Forgets all storages, or only those that are freed."""
         self._uses = {} if all_of_them else {one: of for one, of in self._uses.items() if not one.expired()}
 
 

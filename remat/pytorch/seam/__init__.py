@@ -9,6 +9,6 @@ threads. `fakes` and `restore` run a model without memory and without side effec
 replace what libtorch would ask a driver, `fused_attention` replaces libtorch's choice of an attention kernel, and
 `fake_device` moves a model to that GPU.
 
-This package imports torch, `remat.errors`, and nothing else of the library. Others import from its modules: `from
+This package imports torch, `remat.errors`, `remat.words` and `Marked`. Others import from its modules: `from
 remat.pytorch.seam.torch_partitioner import partition`. Begin reading in `internals` and `thread_patch`.
 """

@@ -29,7 +29,7 @@ def graphs_compiled() -> int:
 
 
 def covers_whole_call(graph_module: fx.GraphModule, model_or_fn: Callable[..., Any]) -> bool:
-    """Returns whether a graph of Dynamo's is the only one of a call of the model.
+    """Returns whether a graph of Dynamo's is the only graph that a call of the model runs.
 
     It returns False in doubt, for example if a part of the model runs eagerly.
     """
@@ -89,7 +89,7 @@ def _is_no_error(record: logging.LogRecord) -> bool:
 
 
 def traced_error(error: BaseException) -> tuple[BaseException, StackSummary] | None:
-    """Returns the error of a model while Dynamo traced it, with the lines of the model; None for other errors."""
+    """Returns the error that a model raised while Dynamo traced it, and the model's lines; None for other errors."""
     dynamos: Any = internals("torch._dynamo.exc")
     if not isinstance(error, dynamos.TorchDynamoException) or isinstance(error, dynamos.BackendCompilerFailed):
         return None
@@ -105,7 +105,7 @@ def in_backward() -> bool:
 
 
 def in_pipeline_stage() -> bool:
-    """Returns whether a stage of `torch.distributed.pipelining` has called what runs now."""
+    """Returns whether the current code runs in a call by a stage of `torch.distributed.pipelining`."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch.distributed.pipelining.stage":

@@ -29,7 +29,7 @@ def run_uncompiled(
     partitioner: CustomPartitionerFn,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Runs a graph of Dynamo's as a backend: with Inductor's passes and the partitioner, but without code generation.
+    """Compiles a graph of Dynamo's with Inductor's passes and the partitioner, but without code generation.
 
     The resulting graphs are interpreted operator by operator.
     """
@@ -138,7 +138,7 @@ def register_inductors_operators() -> None:
 def launched(lowering: Any) -> list[Any]:
     """Returns the scheduler's nodes that launch something, in order.
 
-    Two kinds of nodes launch nothing: a concatenation in place, and one result of a call that has several.
+    Two kinds of nodes launch nothing: a concatenation in place, and one of several results of a call.
     """
     nothing, element = internals("torch._inductor.scheduler").NopKernelSchedulerNode, _ir().MultiOutput
     nodes: list[Any] = lowering.scheduler.nodes

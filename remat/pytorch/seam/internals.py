@@ -1,4 +1,4 @@
-"""Lists torch's private names that are used, in one table, and raises one error if one of them is missing.
+"""Lists the private names of torch that remat uses, in one table, and raises one error if one is missing.
 
 Names and parameters are checked, not version numbers. They were read and run with torch 2.11.0, 2.13.0, 2.14.0 and
 2.15.0; those of `torch._inductor`, except the hook of its partitioner, with 2.13.0.

@@ -157,10 +157,10 @@ SENT = _operator(
     _sent,
     _fake_sent,
 )
-"""Ends that copy, after other calls; returns the handle of the copy."""
+"""Ends the copy of `SEND`, after other calls; returns the handle of the copy."""
 
 FETCH = _operator("fetch(Tensor handle, Device device, Tensor[] after) -> Tensor", _fetch, _fake_on_its_way)
 """Begins to copy the tensor of a handle back, after other calls; returns a handle on the device."""
 
 FETCHED = _operator("fetched(Tensor(a) handle) -> Tensor(a)", _fetched, _fake_value)
-"""Ends that copy back, and returns the tensor."""
+"""Ends the copy of `FETCH`, and returns the tensor."""

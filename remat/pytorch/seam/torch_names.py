@@ -78,9 +78,9 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def without_table_numbers(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns keyword arguments with a Triton kernel's name and constants instead of places in tables of this process.
+    """Replaces positions in tables of this process, in keyword arguments, by a Triton kernel's name and constants.
 
-    Those of calls of other operators are returned unchanged.
+    The keyword arguments of other operators are returned unchanged.
     """
     if "constant_args_idx" not in kwargs:
         return kwargs
@@ -129,7 +129,7 @@ def storage_of(tensor: Tensor) -> int:
 
 
 def storage_number(value: object) -> int | None:
-    """Returns `storage_of` a value; None if it has no storage, like a sparse tensor."""
+    """Returns `storage_of(value)`; None if the value has no storage, like a sparse tensor."""
     try:
         return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
     except NotImplementedError:

@@ -18,7 +18,7 @@ from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
-"""(joint graph, torch's `NodeInfo`, number of forward outputs) -> the values to save."""
+"""Returns the values to save, given the joint graph, torch's `NodeInfo` and the number of forward outputs."""
 
 _Budgets: TypeAlias = tuple[float, dict[Marked, float]]
 _budgets: ContextVar[_Budgets] = ContextVar("_budgets", default=(1.0, {}))
@@ -83,10 +83,10 @@ def _resolved(joint_graph: fx.Graph, node_info: Any, budget: float) -> _Budgets:
 
 
 def torchs_budget() -> _Budgets:
-    """Returns the memory budget of torch's own partitioner for the joint graph that is being partitioned; 1 by default.
+    """Returns torch's own memory budget of the joint graph that is being partitioned, and those of its regions.
 
-    It is `torch._functorch.config.activation_memory_budget`, or the graph's budget from
-    `torch.autograd.graph.region_activation_memory_budget`. If regions of the graph differ, it is 1, and theirs follow.
+    The first is `torch._functorch.config.activation_memory_budget`, 1 by default, or the graph's budget by
+    `torch.autograd.graph.region_activation_memory_budget`. It is 1 if regions differ; otherwise the second is empty.
     """
     return _budgets.get()
 

@@ -19,7 +19,7 @@ _FUSION_GATES = (
 
 
 def fusion_gates() -> list[str]:
-    """Returns the settings of TorchInductor that are on, and that predicted kernels do not know."""
+    """Returns the settings that are on and make TorchInductor leave out fusions, which predictions do not model."""
     config = internals("torch._inductor.config")
     return [name for name in _FUSION_GATES if getattr(config, name, None) is not None]
 

@@ -1,7 +1,7 @@
 """Makes torch and Triton compile for a missing GPU, with answers of a driver from a data sheet.
 
-Tensors must be fake: nothing is allocated, launched or timed. What Inductor decides by timing (padding of matrix
-products, the fastest configuration of a kernel, max-autotune) is unknown without a GPU, and is turned off.
+Tensors must be fake: nothing is allocated, launched or timed. What Inductor decides by timing is unknown without a
+GPU: the padding of matrix products is turned off, and a setting that makes Inductor time kernels is an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _one_at_a_time = threading.RLock()
 
 
 def device_of(name: object) -> tuple[torch.device, Callable[[], AbstractContextManager[object]]]:
-    """Returns the device with a name, and the context in which torch compiles for it.
+    """Returns the device with a name, and a function that makes the context in which torch compiles for it.
 
     Args:
         name: a torch device, such as "cpu" or, on a machine with a GPU, "cuda"; or a GPU's sheet or its name.
