@@ -17,7 +17,7 @@ from remat.predict.memory.registers import fusion
 
 @dataclass(frozen=True, eq=False)
 class BackwardKernels:
-    """Holds which kernels of the backward pass read each value of a graph of n values, and what they write.
+    """Holds which backward kernels need each value of a graph of n values, and what the forward pass writes.
 
     The kernels are those that `remat.predict.kernels` predicts for the plan that saves all values that the backward
     pass needs. A recomputed value joins one of these kernels, or has a separate kernel, which writes it. The kernel is

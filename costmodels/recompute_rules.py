@@ -1,9 +1,9 @@
 """Defines the sources' rules about what not to recompute, one named function each.
 
 A rule takes a graph and the mask (n,) of earlier bans, and returns the mask (n,) of the values that it bans from
-recomputation. The caller drops bans on views, which are free to recompute, and on inputs. It also drops bans on values
-that only the backward pass needs, as torch does, except for random numbers: in most plans such a value is computed
-once. If both passes compute it, its price is too low.
+recomputation. The caller drops bans on views, which are free to recompute, and on inputs. Like torch, it also drops
+bans on values that only the backward pass needs, except random numbers: most plans compute such a value once. If both
+passes do, its price is too low.
 
 Sources: "paper" is Yu and He, "Transcending runtime-memory tradeoffs in checkpointing by being fusion aware"; "post" is
 He, "Min-cut optimal(*) recomputation"; "torch" is `torch/_functorch/partitioners.py` of PyTorch 2.13.

@@ -111,7 +111,7 @@ def placed(name: str, *facts: str) -> str:
 
 
 def cut(place: str, width: int) -> str:
-    """Shortens a place (`remat.Graph.places`) to a width: the module's path loses its first parts until it fits.
+    """Shortens a place (`remat.Graph.places`) to a width, as far as leaving out first parts of the path allows.
 
     >>> cut("backward of encoder.layers.3.mlp.fc1, model.py:57", 40), cut("encoder.layers.3", 8), cut("model.py:57", 4)
     ('backward of …3.mlp.fc1, model.py:57', '…3', 'model.py:57')

@@ -1,4 +1,4 @@
-"""Solves with NetworkX's maximum flow: pure Python, any capacity, a choice of algorithms."""
+"""Computes minimum cuts by NetworkX's maximum flow: pure Python, any capacity, several algorithms."""
 
 # networkx ships few types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

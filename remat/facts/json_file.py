@@ -28,8 +28,8 @@ def read_document(
 ) -> dict[str, Any]:
     """Reads a document of a format, such as "remat.graph", from a file that may be gzipped.
 
-    Raises `error` if the file is damaged, too large, or has another format. The message calls such a file `file_kind`,
-    and ends with `remedy`.
+    Raises `error` if the file is damaged, too large, or has another format. A message about the format names
+    `file_kind` and `remedy`.
     """
     kind = format.removeprefix("remat.")
     file_kind, remedy = file_kind or f"a {kind} file", remedy or f"write one with {kind.title()}.save"

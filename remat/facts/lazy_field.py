@@ -1,4 +1,4 @@
-"""Computes dataclass fields on first read: writing the signature of a graph takes longer than finding a plan."""
+"""Computes dataclass fields when they are first read: a graph's signature takes longer than finding a plan."""
 
 from __future__ import annotations
 

@@ -304,9 +304,8 @@ class _Search:
     def at_rations(self, worth: IntArray) -> Iterator[Problem]:
         """Yields problems in which copies are free, but only as many values can be offloaded as kernels may hide.
 
-        Where layers are alike, a price makes all of them offload a value, or none. Values are ranked by how often the
-        best mixture of plans offloads them; and in further problems, by the highest price of copies at which they are
-        offloaded.
+        A price makes all equal layers offload a value, or none. So values are ranked by how often the best mixture of
+        plans offloads them, and in further problems by the highest price of copies at which they are offloaded.
         """
         problem, clock, offload = self.problem, self.clock, self.problem.offload
         assert offload is not None

@@ -2,8 +2,8 @@
 
 Peak memory is no sum over saved values: recomputed values are alive for a while, too, so that saving less may take more
 memory. No `Problem` can state that. But at any one moment, the values that are saved and not yet read are alive, beside
-those that every plan needs then. To limit their bytes is a relaxation, a byte budget whose bound holds for every plan
-that keeps the limit; `remat.improve.step_bound` has further ones. The plans themselves come from
+those that every plan needs then. To limit the bytes of the former is a relaxation, a byte budget whose bound holds for
+every plan that keeps the limit; `remat.improve.step_bound` has further ones. The plans themselves come from
 `remat.improve.peak_plans`, or from `remat.improve.step_search` if the graph records its calls.
 """
 

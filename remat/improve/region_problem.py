@@ -128,7 +128,7 @@ class RegionProblem:
         return bool((crosses & (most & ~least)[u]).any())
 
     def choice(self, saves: Sequence[bool]) -> Choice:
-        """Returns what is saved and recomputed if these regions, one flag each, are saved."""
+        """Returns what is saved and recomputed if the regions with a true flag are saved."""
         assert self.problem.tied is not None
         of_group = np.ones(max(self.groups) + 2, np.bool_)  # the last one stands for values in no group
         of_group[list(self.groups)] = saves

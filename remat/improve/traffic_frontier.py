@@ -1,7 +1,7 @@
 """Implements `remat.traffic_frontier`: saved bytes against the bytes that the kernels of a step move.
 
-Candidates are plans between the least memory and the least traffic. All of them are scored by prediction; the oracle
-counts the best ones. No bound is known: traffic is no sum over values, so no minimum cut proves anything about it.
+Candidates are plans between the least memory and the least traffic. All are scored by prediction; the oracle counts the
+bytes of the best. No bound is known: traffic is no sum over values, so no minimum cut proves anything about it.
 """
 
 from __future__ import annotations

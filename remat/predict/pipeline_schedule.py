@@ -5,9 +5,9 @@ pass of the oldest microbatch; at the end, backward passes are left. Schedules d
 
 - "1f1b" (`Schedule1F1B`): as many as there are ranks after this one.
 - "gpipe" (`ScheduleGPipe`): all of them.
-- "interleaved-1f1b" (`ScheduleInterleaved1F1B`): a rank has several stages, and stage s is on rank s % ranks. A round
-  of microbatches goes through its stages in turn. First comes a round through all of its stages but the last, and two
-  more forward passes for each rank after this one.
+- "interleaved-1f1b" (`ScheduleInterleaved1F1B`): a rank has several stages, and stage s is on rank s % ranks. Rounds of
+  about `ranks` microbatches go through its stages in turn. First comes one through all but the last, and two more
+  forward passes for each rank after this one.
 """
 
 from __future__ import annotations

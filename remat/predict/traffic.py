@@ -48,7 +48,7 @@ class PredictedTraffic:
 
     @property
     def accesses(self) -> int:
-        """Returns how many tensors are read or written: "Mem" in Table 1 of the paper."""
+        """Counts reads and writes of tensors: "Mem" in Table 1 of the paper (Yu and He)."""
         return self.reads + self.writes
 
     @property

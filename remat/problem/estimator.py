@@ -1,4 +1,4 @@
-"""Defines estimators: the time to recompute a value in the backward pass."""
+"""Defines estimators, which price the recomputation of each value."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Multipliers:
     def bound(self, least: int, budget_bytes: int | None) -> int | None:
         """Returns a lower bound on the cost of any plan within the budget, if no plan weighs less than `least`.
 
-        None means that no plan fits the budget; only multipliers without cost can show that.
+        None means that no plan fits the budget; only a `cost` of 0 can show that.
         """
         paid = self.byte * (budget_bytes or 0)
         if self.cost == 0:

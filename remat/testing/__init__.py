@@ -6,9 +6,9 @@
         check_solver(MySolver)
 
 The strategies `dags`, `problems` and `graphs` draw small inputs that are difficult for solvers: zeros, ties, diamonds,
-disconnected parts, bans, prices and sizes past 2**33. They reject nothing and shrink to two values.
+disconnected parts, bans, prices and sizes past 2**33. They discard no draw and shrink to two values.
 
-This package needs `hypothesis`, and no other part of the library imports it. It may import the packages up to proof.
+This package needs `hypothesis`, and no other part of the library imports it. It imports nothing above `remat.proof`.
 Import all names from here. Begin reading in `solver_check`.
 """
 

@@ -1,4 +1,4 @@
-"""Poses, as a joint graph, the question which values of fusion group A group B computes again instead of reading them.
+"""Poses, as a joint graph, which values of fusion group A are computed again in group B instead of being read.
 
 A plays the part of the forward pass, and B that of the backward pass (paper, section 3.7).
 """

@@ -30,8 +30,8 @@ class Move:
 class Neighbourhood:
     """Lists the moves from a state, by classes of values.
 
-    Views are never saved, since the value that owns the memory is as good and takes the same bytes. Neither are inputs,
-    which are in memory anyway, nor constants, which are computed from nothing.
+    A view is saved only if the value that owns its memory cannot be: both take the same bytes. Inputs, in memory
+    anyway, and constants, computed from nothing, are never saved.
 
     Attributes:
         members: for each class, the positions of its values that can be saved or dropped.

@@ -76,7 +76,7 @@ class Objective(ABC):
         return lambda _: 0
 
     def starts(self, graph: Graph, limit_bytes: int) -> Mapping[str, BoolArray]:
-        """Proposes further starts: what to save, (n,), by name.
+        """Proposes starts: by name, masks (n,) of what to save.
 
         Args:
             graph: the whole graph, of n values.
@@ -137,7 +137,7 @@ class Traffic(KernelObjective):
 
     @property
     def adds_up(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]  # as the limit says
-        """Says whether scores add up over layers; a limit on kernels is one of the whole model."""
+        """Says whether scores add up over layers: not with a limit on the model's kernels."""
         return self.most_kernels is None
 
     def violation(self, score: Score) -> int:

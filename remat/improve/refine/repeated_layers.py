@@ -152,7 +152,7 @@ def _aligned(graph: Graph, forward: IntArray, backward: IntArray) -> _Layout | N
 
 
 def _longest_repetition(tokens: IntArray, positions: IntArray) -> IntArray:
-    """Returns the positions of the longest stretch of equal rows of tokens, (rows, period), or no rows."""
+    """Returns the longest run of equal rows of tokens, as positions (rows, period); it may be empty."""
     best = positions[:0].reshape(0, 1)
     for period in range(1, len(tokens) // 2 + 1):
         equal = np.concatenate([[False], tokens[period:] == tokens[:-period], [False]])
@@ -169,8 +169,7 @@ def _longest_repetition(tokens: IntArray, positions: IntArray) -> IntArray:
 def _cut(graph: Graph, layout: _Layout) -> ShortGraph:
     """Removes the layers from KEPT - 1 on, except the last one.
 
-    What stays may read a removed value. Then it reads the same value of the layer that is now as far away as the
-    removed layer was.
+    What read a removed value now reads that value of the layer that is as far away as the removed one was.
     """
     _check_uses(graph, layout)
     removed = (layout.layer >= KEPT - 1) & (layout.layer < layout.layers - 1)

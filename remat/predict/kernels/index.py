@@ -81,7 +81,7 @@ def strided(shape: Shape, strides: Shape) -> Dims:
 
 @lru_cache(maxsize=1 << 14)
 def identity(shape: Shape) -> Dims:
-    """Returns the map of a contiguous tensor.
+    """Returns the index map of a contiguous tensor.
 
     >>> identity((4, 1, 5))
     (((4, 5),), (), ((5, 1),))

@@ -114,7 +114,7 @@ def _written_into(lowering: Lowering, call: Call, target: Buffer, draft: Draft, 
 
 
 def scatter(lowering: Lowering, call: Call) -> View:
-    """Lowers scatter_add to a copy and a call on CPUs with several threads, and to a loop otherwise."""
+    """Lowers scatter_add to a copy and a call for int64, bool or several CPU threads, else to a loop."""
     if lowering.stores.backend.adds_in_place and call.dtype not in ("int64", "bool"):
         return placed(lowering, call)
     target = lowering.stores.store(lowering.stores.copy(lowering.first(call)).box)

@@ -83,7 +83,7 @@ def triton_kernel(lowering: Lowering, call: Call) -> View | None:
 
 
 def uninitialized(lowering: Lowering, call: Call) -> View:
-    """Lowers an empty tensor to memory that no kernel writes."""
+    """Lowers `aten.empty` to memory that no kernel writes."""
     buffer = Buffer(call.position, call.shape, call.itemsize, lowering.stores.strides[call.position])
     lowering.stores.loops.append(Loop(frozenset({call.position}), {}, [buffer], generated=False, launched=False))
     return View.of_buffer(buffer)

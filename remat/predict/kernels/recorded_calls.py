@@ -19,7 +19,7 @@ from remat.predict.kernels.index import Shape
 
 
 class Ref(NamedTuple):
-    """Represents an argument that another value computes."""
+    """Represents an argument that is another value of the graph."""
 
     position: int
 

@@ -94,7 +94,7 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """Plans all stages of a pipeline, each for the microbatches that it holds, within the memory of a device per rank.
 
-    What `torch.distributed.pipelining` holds of all microbatches counts: the inputs of a stage, the buffers for the
+    Counts what `torch.distributed.pipelining` holds of all microbatches: the inputs of a stage, the buffers for the
     gradients of its results, the last messages, and the results of the last stage, which `schedule.step` joins unless
     it is called with `return_outputs=False`. What runs outside a stage, such as the loss after the last one, does not
     count: leave room for it. The stages of one rank divide what their microbatches may hold, in proportion to what they

@@ -1,8 +1,8 @@
-"""Measures the workspace that a library allocates during a call, by making the call once on this machine.
+"""Measures the workspace that a library allocates during a call, by making the call on this machine.
 
 oneDNN copies images and filters into layouts that depend on the processor. For gradients of filters, it pads one
 channel to eight with AVX2 (`init_conf` in its `jit_avx2_conv_kernel_f32.cpp`), and with AVX-512 it does not pad images
-with fewer than 16 channels (`is_1stconv` in `jit_avx512_common_conv_kernel.cpp`). Fused attention takes blocks per
+with fewer than 16 channels (`is_1stconv` in `jit_avx512_common_conv_kernel.cpp`). Fused attention takes memory per
 thread. On a GPU, the workspace follows from cuDNN's heuristics, which depend on its version and on the chip.
 """
 

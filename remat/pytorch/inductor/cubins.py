@@ -82,7 +82,7 @@ class CompiledPass:
 
 
 def compile_plan(graph: Graph, plan: Plan, *, device: str | torch.device = "h100") -> Iterator[CompiledPass]:
-    """Generates Inductor's code of both passes, and compiles all kernels with Triton: a second per configuration.
+    """Generates Inductor's code of both passes, and compiles all kernels with Triton, in some 1 s per configuration.
 
     Args:
         graph: the joint graph, whatever device it was captured for.

@@ -38,8 +38,8 @@ class InductorKernel:
 def counting_kernels() -> Generator[list[InductorKernel]]:
     """Yields a growing list of the kernels that Inductor schedules in this thread within the block.
 
-    Caches are off inside, because a graph from a cache is never scheduled. The backward pass runs, and so compiles, in
-    the thread that starts it: since 2.13, torch's settings belong to a thread, and autograd's GPU threads would use the
+    Caches are off inside, because a graph from a cache is never scheduled. The backward pass runs, and compiles, in the
+    calling thread: since torch 2.13, settings belong to a thread, so autograd's GPU threads would use the
     cache. A branch of `torch.cond` and the body of a nested region count as one call, with their inputs and outputs, as
     in Inductor's own metrics.
     """

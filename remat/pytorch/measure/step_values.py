@@ -78,11 +78,11 @@ def verdicts(
 
     Args:
         outcomes: the results by name, all from one state and seed.
-        compiled: name and outcome of a compiled strategy without recomputation: the second reference if random numbers
-            are drawn, because those of compiled steps may differ from eager's.
+        compiled: name of a compiled strategy without recomputation, and what runs it: the second reference if random
+            numbers are drawn, because compiled steps may draw others than eager mode.
 
     Returns:
-        by name: relative_error, compared_with, and error, which is "" if the results are right.
+        by name: relative_error, compared_with, and error, which is "" if nothing is wrong.
     """
     try:
         expected = eager()

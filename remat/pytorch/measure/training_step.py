@@ -45,7 +45,7 @@ class Measured:
     times_s: tuple[float, ...] = ()  # wall times of the later steps, until the device has finished
 
     def row(self) -> dict[str, Any]:
-        """Returns the columns of `measure` about this step, without those that were not measured."""
+        """Returns this step's cells of the table of `measure`, by column; only those that were measured."""
         row: dict[str, Any] = {"saved_tensors": self.saved.tensors, "saved_bytes": self.saved.bytes}
         row |= {"peak_bytes": self.peak_bytes, "first_s": self.first_s}
         if self.kernels:

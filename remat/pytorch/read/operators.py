@@ -156,8 +156,8 @@ def _has_formula(target: Any) -> bool:
 def grouped_flops(left: tuple[int, ...], right: tuple[int, ...]) -> int:
     """Counts the operations of a grouped matrix product from the shapes of its factors.
 
-    A factor of three dimensions has one matrix per group, one of two dimensions has the rows, or columns, of all
-    groups; each of them is multiplied by its own group's matrix only.
+    A 3-D factor has one matrix per group. A 2-D factor has the rows, or columns, of all groups; each of these is
+    multiplied by its own group's matrix only.
     """
     return 2 * math.prod(right) * left[-2] if len(right) == 2 else 2 * math.prod(left) * right[-1]
 

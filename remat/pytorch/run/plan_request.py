@@ -1,4 +1,4 @@
-"""Describes for what a joint graph needs a plan: under which cost model, for which sizes, within which budget."""
+"""Describes the plan that a joint graph needs: under which cost model, for which sizes, within which budget."""
 
 from __future__ import annotations
 

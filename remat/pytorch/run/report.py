@@ -175,7 +175,7 @@ class Report:
 
     @property
     def saved_lines(self) -> tuple[SavedLine, ...]:
-        """Lists the lines of the model whose values are saved, the most bytes first; () if no line is known."""
+        """Lists the saved lines of the model, the most bytes first; () if no line or module is known."""
         return saved_lines((planned.graph, planned.plan) for planned in self.graphs)
 
     @property

@@ -31,8 +31,8 @@ def on_fake_device(
 ) -> Generator[Call]:
     """Yields the arguments as fake tensors on a device, while the model holds such tensors, too.
 
-    Modules are searched in lists, closures, defaults and arguments, and in the globals that a function names; tensors
-    in modules, closures and such globals. Lists and dicts of a module are copied meanwhile, so that what the model adds
+    Modules are found in lists, closures, defaults, arguments and the globals that a function names; tensors, in
+    modules, closures and such globals. Lists and dicts of a module are copied meanwhile, so that what the model adds
     to them disappears afterwards.
 
     Args:

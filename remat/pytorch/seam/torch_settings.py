@@ -19,7 +19,7 @@ _FUSION_GATES = (
 
 
 def fusion_gates() -> list[str]:
-    """Returns the settings that are on and make TorchInductor leave out fusions, which predictions do not model."""
+    """Returns the settings in force that make TorchInductor leave out fusions; predictions ignore them."""
     config = internals("torch._inductor.config")
     return [name for name in _FUSION_GATES if getattr(config, name, None) is not None]
 
