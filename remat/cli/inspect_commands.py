@@ -75,8 +75,8 @@ def traffic(
 ) -> Answer:
     """Predict the kernels of both passes, and what they read and write.
 
-    With --device the kernels are those of TorchInductor for it, with a modelled time (for a named
-    device). Without it, they are those of the device of the graph.
+    With --device the kernels are those of TorchInductor for it, with a modelled
+    time (for a named device). Without it, they are those of the graph's device.
 
     \b
       remat inspect traffic gpt2.json.gz --plan plan.json
