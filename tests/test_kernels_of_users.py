@@ -213,7 +213,8 @@ def test_plans_within_budgets(case: str, budget: MemoryBudget) -> None:
     plan = plan_of(graph, budget)
     remat.check_plan((SaveLeast() if budget.of == "peak" else budget).pose(graph), plan)
     peaks = [remat.timeline(graph, one).peak_bytes for one in (plan, plan_of(graph, MemoryBudget(1.0)))]
-    assert peaks[0] <= peaks[1] or budget.of == "saved"
+    if budget.of == "peak":
+        assert peaks[0] <= peaks[1]
     kernels = calls_in(graph, CASES[case][2], Region.FORWARD)
     assert kernels.isdisjoint(plan.saved)  # each has several results, and those can be saved
     if budget.budget == 0.0:

@@ -61,10 +61,13 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
 def triton_kernel(lowering: Lowering, call: Call) -> View | None:
     """Lowers a user's Triton kernel, which writes over an argument that the pass computes and nothing else reads.
 
-    Any other argument is copied first, and the kernel writes over the copy (`reinplace_inplaceable_ops`).
+    Any other argument is copied first, and the kernel writes over the copy (`reinplace_inplaceable_ops`). The kernel
+    that copies is not predicted.
     """
     result = library(lowering, call)
     if not call.is_tuple:
+        return result
+    if "kwargs" not in call.kwargs:  # the graph does not record which arguments it writes
         return result
     loop, make = lowering.stores.loops[-1], lowering.elements[call.position]
     mine = {buffer for earlier in lowering.stores.loops for buffer in earlier.writes}

@@ -191,8 +191,8 @@ def _unary(target: Any) -> bool:
     return first == "Tensor" and not any("Tensor" in other for other in others)
 
 
-# A Triton kernel computes from its arguments alone, and writes into copies of them. What changes scores of attention is
-# a function of the scores and their positions, in which torch allows no random numbers.
+# A Triton kernel computes from its arguments alone, and writes into copies of them. The `score_mod` of flex attention
+# computes a score from a score and its position; TorchInductor refuses random numbers in it.
 _WITHOUT_EFFECTS = ("triton_kernel_wrapper_functional", "flex_attention")
 
 
