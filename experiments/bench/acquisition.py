@@ -34,7 +34,7 @@ from torch._inductor import config
 import remat
 from costmodels import ByteTraffic, MemoryBudget, StepTime
 from experiments.bench.measured_steps import Step as MeasuredStep
-from experiments.bench.measured_steps import Worker, device_of, started, timed_in_turns
+from experiments.bench.measured_steps import Worker, device_of, ended_at_last, started, timed_in_turns
 from experiments.models.botorch_acquisition import Sizes, Step, traced
 from experiments.models.recipe import fake
 from experiments.models.save_everything import plan_of
@@ -152,8 +152,9 @@ def timed(repeats: int = 7) -> Iterator[Row]:
 class GpuStep(MeasuredStep):
     """Takes the step of a function under a plan, at the sizes of the paper."""
 
-    def __init__(self, _: None, way: str, __: int | None) -> None:
-        function, _, plan = way.partition(": ")
+    def __init__(self, case: None, way: str, limit: int | None) -> None:
+        del case, limit  # the way says all
+        function, plan = way.split(": ")
         self._device, self._way, self._args, self._autocast = torch.device("cuda"), way, (), False
         self._limits = LIMITS if "limits" in function else {}
         self._model = traced(SIZES, function != "botorch", "cuda")
@@ -180,15 +181,11 @@ def timed_on_gpu() -> Iterator[Row]:
     """Compiles the steps for a GPU, measures their peaks, and times them in turns."""
     ways = [f"botorch: {plan}" for plan in (EAGER, NONE, DEFAULT, "byte-traffic, aggressive", OURS)]
     ways += [f"factors: {plan}" for plan in (NONE, DEFAULT, OURS)] + [f"factors, limits off: {OURS}"]
-    workers: list[Worker] = []
-    try:
+    with ended_at_last() as workers:
         rows = started([Worker(None, way, None, GpuStep) for way in ways], workers)
         for row in timed_in_turns(rows, workers):
             facts = {name: row.get(name) for name in ("peak_bytes", "gradient_norm", "error")}
             yield {"strategy": row["way"], "gpu_ms": 1e3 * row["step_s"] if row["step_s"] else None, **facts}
-    finally:
-        for worker in workers:
-            worker.close()
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -83,15 +83,18 @@ def step_of(name: str, batch: int, device: str = "meta") -> tuple[nn.Module, tup
     with torch.device(device):
         args = tuple(make() for make in inputs)
     if device != "meta":
-        if name.startswith("hf-"):
-            model = model.to_empty(device=device)
-            for module in model.modules():  # a weight that two modules share is not shared on the device
-                if hasattr(module, "tie_weights"):
-                    module.tie_weights()
-            for tensor in (*model.parameters(), *model.buffers()):
-                tensor.detach().zero_()
-        model = model.to(device)
+        model = _as_zeros(model, device) if name.startswith("hf-") else model.to(device)
     return Trained(model).train(), args
+
+
+def _as_zeros(model: nn.Module, device: str) -> nn.Module:
+    model = model.to_empty(device=device)
+    for module in model.modules():  # a weight that two modules shared is not shared on the device
+        if hasattr(module, "tie_weights"):
+            module.tie_weights()
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.detach().zero_()
+    return model
 
 
 def predictors(name: str) -> dict[int, StepPredictor]:

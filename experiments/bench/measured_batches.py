@@ -1,7 +1,7 @@
 """Measures peaks of the steps of Table 2 beside the prediction: `python -m experiments.bench.measured_batches`.
 
-It needs a GPU. Models and plans are those of `experiments.bench.largest_batches`; batches are a fifth to a twelfth of
-the largest one that was predicted there for "none". Each step runs twice, and the peak of the second counts: the most
+It needs a GPU. Models and plans are those of `experiments.bench.largest_batches`; batches are about a fifth of the
+largest one that was predicted there for "none". Each step runs twice, and the peak of the second counts: the most
 that torch's allocator hands out above what it held before. The predicted peak needs no GPU; it counts no workspace of
 convolutions. `measured_batch` is the largest batch if each sample takes what it took here.
 """

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import remat
 from costmodels import MemoryBudget
-from experiments.bench.measured_steps import Step, Worker, device_of, started, timed_in_turns
+from experiments.bench.measured_steps import Step, Worker, device_of, ended_at_last, started, timed_in_turns
 from experiments.models.measured_models import CASES, DEFAULT, Case
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
@@ -35,10 +35,10 @@ SHARES = {"Llama 2 7B, 6 of 32 layers": 40}
 class CopiedStep(Step):
     """Trains in one way; the limit is the budget of saved bytes in percent."""
 
-    def _ours(self, limit_bytes: int, prices: Roofline) -> Any:
+    def _ours(self, limit: int, prices: Roofline) -> Any:
         # A CPU's profile has no link to a host: there, only the way through the code can be tried.
         link = False if self._way == ALONE else device_of("cuda") if torch.cuda.is_available() else "h100"
-        budget = MemoryBudget(f"{limit_bytes}%", estimator=prices, offload=link)
+        budget = MemoryBudget(f"{limit}%", estimator=prices, offload=link)
         return remat.compile(self._loss, cost_model=budget, dynamic=False, copy_stream=self._way == BESIDE)
 
     def predicted(self) -> Row:
@@ -85,8 +85,7 @@ def _union(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def measured(case: Case) -> Iterator[Row]:
     """Measures a step in all ways: a row for each."""
-    workers: list[Worker] = []
-    try:
+    with ended_at_last() as workers:
         rows = started([Worker(case, DEFAULT)], workers)
         ours = [Worker(case, way, SHARES[case.name], CopiedStep) for way in (ALONE, IN_STREAM, BESIDE)]
         rows |= started(ours, workers)
@@ -97,9 +96,6 @@ def measured(case: Case) -> Iterator[Row]:
                 copies["link_bytes_per_s"] = 2 * row["host_bytes"] / copies["copied_s"]
             error = row["error"] or (worker.error if worker else "")
             yield {name: value for name, value in row.items() if name != "limit_bytes"} | copies | {"error": error}
-    finally:
-        for worker in workers:
-            worker.close()
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:

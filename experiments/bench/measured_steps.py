@@ -18,7 +18,8 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,25 +55,25 @@ class Step:
     Args:
         case: the model.
         way: one of PyTorch's ways, or ours.
-        limit_bytes: of the peak, for ours.
+        limit: of the peak in bytes, for ours.
     """
 
-    def __init__(self, case: Case, way: str, limit_bytes: int | None) -> None:
+    def __init__(self, case: Case, way: str, limit: int | None) -> None:
         torch.manual_seed(0)
         torch.set_float32_matmul_precision("highest")
         self._device = torch.device(case.device)
         with self._device:
             model, self._args = case.make()
         self._model = model.train()
-        self._way, self._autocast, self._is_ours = way, case.autocast, limit_bytes is not None
+        self._way, self._autocast, self._is_ours = way, case.autocast, limit is not None
         if way == CHECKPOINTED:
             checkpoint_layers(self._model)
         self._step: Any = torch_compile(self._loss, dynamic=False)
-        if limit_bytes is not None:
-            self._step = self._ours(limit_bytes, Roofline(device=device_of(case.device)))
+        if limit is not None:
+            self._step = self._ours(limit, Roofline(device=device_of(case.device)))
 
-    def _ours(self, limit_bytes: int, prices: Roofline) -> Any:
-        budget = MemoryBudget(limit_bytes, of="peak", estimator=prices)
+    def _ours(self, limit: int, prices: Roofline) -> Any:
+        budget = MemoryBudget(limit, of="peak", estimator=prices)
         return remat.compile(self._loss, cost_model=budget, dynamic=False)
 
     def first(self) -> Row:
@@ -170,11 +171,11 @@ def device_of(kind: str) -> Any:
     return measured_device("cpu") if kind == "cpu" else device_called(torch.cuda.get_device_name()) or "h100"
 
 
-def _work(pipe: Any, make: type[Step], case: Any, way: str, limit_bytes: int | None) -> None:
+def _work(pipe: Any, make: type[Step], case: Any, way: str, limit: int | None) -> None:
     step = None
     for name in iter(pipe.recv, None):
         try:
-            step = step or make(case, way, limit_bytes)
+            step = step or make(case, way, limit)
             pipe.send((getattr(step, name)(), ""))
         except Exception as error:  # the other ways go on
             pipe.send((None, " ".join(f"{type(error).__name__}: {error}".split())[:200]))
@@ -183,11 +184,11 @@ def _work(pipe: Any, make: type[Step], case: Any, way: str, limit_bytes: int | N
 class Worker:
     """Asks the process of one way to train; the arguments are those of `Step`, of which `make` is a subclass."""
 
-    def __init__(self, case: Any, way: str, limit_bytes: int | None = None, make: type[Step] = Step) -> None:
+    def __init__(self, case: Any, way: str, limit: int | None = None, make: type[Step] = Step) -> None:
         context = multiprocessing.get_context("spawn")
-        self.way, self.limit_bytes, self.error = way, limit_bytes, ""
+        self.way, self.limit, self.error = way, limit, ""
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, make, case, way, limit_bytes), daemon=True)
+        self._process = context.Process(target=_work, args=(other, make, case, way, limit), daemon=True)
         self._process.start()
         other.close()
 
@@ -219,13 +220,20 @@ def measured(case: Case) -> Iterator[Row]:
     """Measures a model: a row for each way to train it."""
     if case.device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("needs a GPU; none is here")
-    workers: list[Worker] = []
-    try:
+    with ended_at_last() as workers:
         rows = started([Worker(case, way) for way in case.rivals], workers)
         if case.has_ours:
             peaks = {way: row["peak_bytes"] for way, row in rows.items() if not row["error"]}
             rows |= started([Worker(case, f"{OURS}{way}", peak) for way, peak in peaks.items()], workers)
         yield from timed_in_turns(rows, workers)
+
+
+@contextmanager
+def ended_at_last() -> Generator[list[Worker]]:
+    """Gives a list, and ends the processes of all workers in it at the end of the block."""
+    workers: list[Worker] = []
+    try:
+        yield workers
     finally:
         for worker in workers:
             worker.close()
@@ -258,7 +266,7 @@ def started(new: list[Worker], workers: list[Worker]) -> dict[str, dict[str, Any
             rows[worker.way] = dict(worker.ask("first") or {})
     for worker in new:
         rows[worker.way] |= {"peak_bytes": None} | ({} if worker.error else worker.ask("peak") or {})
-        rows[worker.way] |= {"limit_bytes": worker.limit_bytes, "error": worker.error}
+        rows[worker.way] |= {"limit_bytes": worker.limit, "error": worker.error}
     return rows
 
 

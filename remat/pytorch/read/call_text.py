@@ -33,7 +33,7 @@ from remat.errors import CannotRebuild, InvalidGraph
 from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.fakes import hint
-from remat.pytorch.seam.torch_names import call_of_node, without_table_numbers
+from remat.pytorch.seam.torch_names import call_of_node, with_triton_kernel_name
 
 _NAMED: dict[type, str] = {
     torch.dtype: "dtype",
@@ -90,7 +90,7 @@ def _without_nodes(args: Sequence[Any], kwargs: Mapping[str, Any], sources: Iter
     producers = {node: _producer(node, k) for k, node in enumerate(sources)}
     if any(isinstance(argument, Mapping) for argument in (*args, *kwargs.values())):
         args = [*map(_tagged, args)]
-        kwargs = {name: _tagged(argument) for name, argument in without_table_numbers(kwargs).items()}
+        kwargs = {name: _tagged(argument) for name, argument in with_triton_kernel_name(kwargs).items()}
     return map_arg({"args": args, "kwargs": kwargs} if kwargs else [*args], producers.__getitem__)
 
 

@@ -164,7 +164,10 @@ class MemoryPolicy:
         bans = (
             graph.cannot_recompute.also(seeded, "the pass that recomputes does not repeat random numbers")
             .also(_written(graph, nodes), "it is in a tensor that is written in place, or reads one")
-            .also(self._kept(graph, later), "it is in a module of MemoryPolicy.kept_modules, or read by its backward")
+            .also(
+                self._values_of_kept_modules(graph, later),
+                "it is in a module of MemoryPolicy.kept_modules, or read by its backward",
+            )
         )
         if not self.across_layers:
             bans = bans.also(_enters_layer(graph) & ~graph.must_recompute, "it enters a layer (across_layers=False)")
@@ -178,7 +181,7 @@ class MemoryPolicy:
             ),
         )
 
-    def _kept(self, graph: Graph, later: BoolArray) -> BoolArray:
+    def _values_of_kept_modules(self, graph: Graph, later: BoolArray) -> BoolArray:
         within = np.array(
             [f"{path}.".startswith(tuple(f"{name}." for name in self.kept_modules)) for path in graph.modules]
         )

@@ -77,10 +77,11 @@ def argument_of(operator: object, args: Sequence[Any], kwargs: Mapping[str, Any]
     return None
 
 
-def without_table_numbers(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Replaces positions in tables of this process, in keyword arguments, by a Triton kernel's name and constants.
+def with_triton_kernel_name(kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Names the Triton kernel of a call in its keyword arguments, and states the constants that it is called with.
 
-    The keyword arguments of other operators are returned unchanged.
+    Torch has two numbers there: places in tables of this process. The keyword arguments of other operators are returned
+    unchanged.
     """
     if "constant_args_idx" not in kwargs:
         return kwargs
