@@ -10,8 +10,8 @@ with their buffers what Inductor of torch 2.13 does. Begin in `step`. The rules,
 - *Buffers in memory* (`allocated`). A buffer that only its own kernel reads is not in memory. A buffer between loops
   that share only outer loops is in memory, unless it is an array of one inner loop. The parts of a concatenation are
   parts of the whole, and a scatter writes into its target. A user's Triton kernel writes into an argument that the pass
-  computes and nothing else reads, such as an empty tensor, which no kernel fills. Where it writes into a part of a
-  tensor, TorchInductor copies the tensor up to there. That copy is not counted: peaks were up to 38% too low.
+  computes and nothing else reads, such as an empty tensor, which no kernel fills. Of any other argument, it writes into
+  a copy: where that is a part of a tensor, TorchInductor copies the tensor from its beginning to the end of the part.
 - *Overwriting* (`allocated`). A kernel overwrites an argument that it reads exactly where it writes, if no later
   kernel reads it. The argument must be a buffer that this pass has written, or a saved value without other owners.
 - *Reuse* (`allocated`). The memory of a freed buffer is reused for a later buffer of the same size and dtype, unless

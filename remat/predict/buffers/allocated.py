@@ -73,7 +73,9 @@ class AllocatedPass:
         written = {buffer for unit in self._order for buffer in unit.defines}
         # The memory also belongs to the buffer with which the copy began, so Inductor does not overwrite it.
         fetched = {loop.writes[0] for loop in scheduled.loops if loop.copy == "copy back ends"}
-        self._may_be_written_over = (donated | written) - {*self._inside, *self._inside.values(), *fetched}
+        not_launched = {buffer for loop in scheduled.loops if not loop.launched for buffer in loop.writes}
+        barred = {*self._inside, *self._inside.values(), *fetched, *not_launched}
+        self._may_be_written_over = (donated | written) - barred
         self._run()
 
     def memory(self, buffer: Buffer) -> Buffer:

@@ -224,10 +224,16 @@ class Draft:
 
 
 def layout(view: View) -> Shape | None:
+    assert view.box.buffer is not None
+    return strides_of(memory_access(view)[0], view.shape)
+
+
+def memory_access(view: View) -> Access:
+    """Returns where in the memory of its buffer a view reads; an expression would be stored row-major."""
     buffer = view.box.buffer
-    assert buffer is not None
-    dims, _ = composed(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
-    return strides_of(dims, view.shape)
+    if buffer is None:
+        return composed(view.access, (identity(view.box.shape), 0))
+    return composed(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
 
 
 def _ordered(shape: Shape, strides_now: Shape, order: Shape) -> bool:

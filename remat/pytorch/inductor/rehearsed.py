@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,22 +25,45 @@ from remat.pytorch.seam.torch_names import TorchDispatchMode, storage_of, tree_l
 from remat.pytorch.seam.written_code import written_code
 
 
-def rehearsed_peak(graph: Graph, plan: Plan) -> int:
-    """Returns the peak of a step in bytes: what `remat.timeline(graph, plan).peak_bytes` predicts."""
-    scheduled, passes = Scheduled(graph), list[tuple[Callable[..., Any], dict[str, Any], Sequence[str]]]()
+class WrittenPass(NamedTuple):
+    """Holds Inductor's code of one pass."""
 
-    def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
+    call: Callable[[list[Any]], Sequence[Any]]  # runs the code on fake tensors, without kernels
+    inputs: dict[str, Tensor]  # fake tensors, by the name of the value
+    outputs: Sequence[str]  # names of the values that it returns
+
+    @classmethod
+    def of(cls, lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> WrittenPass:
+        """Makes Inductor write the code of a scheduled `GraphLowering`; `inputs` names the value of a placeholder."""
         placeholders = lowering.module.graph.find_nodes(op="placeholder")
         fakes = {inputs[str(node.target)]: node.meta["val"] for node in placeholders}
-        passes.append((_loaded(written_code(lowering).text, lowering.constants), fakes, outputs))
+        return cls(_loaded(written_code(lowering).text, lowering.constants), fakes, outputs)
+
+
+def rehearsed_peak(graph: Graph, plan: Plan) -> int:
+    """Returns the peak of a step in bytes: what `remat.timeline(graph, plan).peak_bytes` predicts."""
+    scheduled, passes = Scheduled(graph), list[WrittenPass]()
+
+    def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
+        passes.append(WrittenPass.of(lowering, inputs, outputs))
 
     scheduled.visit(plan, visit)
-    joint, held, made, by_caller = scheduled.joint_graph, _AllocationCounter(), dict[str, Any](), list[Any]()
-    with joint.fake_mode, held, torch.no_grad():
+    joint = scheduled.joint_graph
+    return peak_of_passes(passes, joint.fake_mode, joint.num_fwd_outputs)
+
+
+def peak_of_passes(passes: Sequence[WrittenPass], fake_mode: Any, returned: int) -> int:
+    """Returns the peak of a forward and a backward pass in bytes.
+
+    Args:
+        returned: how many of the first outputs of the forward pass the caller gets; the others are saved.
+    """
+    held, made, by_caller = _AllocationCounter(), dict[str, Any](), list[Any]()
+    with fake_mode, held, torch.no_grad():
         for call, fakes, outputs in passes:
             results = call([made.pop(name, fake) for name, fake in fakes.items()])
             made = dict(zip(outputs, results, strict=True))
-            by_caller.append(results if by_caller else results[: joint.num_fwd_outputs])
+            by_caller.append(results if by_caller else results[:returned])
             del results
     return held.most_bytes
 
@@ -95,11 +118,16 @@ def _loaded(text: str, constants: Mapping[str, Any]) -> Callable[..., Any]:
         **constants,
         "assert_size_stride": nothing,
         "assert_alignment": nothing,
+        "copy_if_misaligned": _itself,
         "reinterpret_tensor": _reinterpreted,
     }
     for name in [name for name in module if name.startswith("empty_strided_")]:
         module[name] = partial(_empty, device=name.removeprefix("empty_strided_"))
     return module["call"]
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _reinterpreted(tensor: Tensor, shape: Any, strides: Any, offset: int) -> Tensor:
