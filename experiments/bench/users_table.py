@@ -27,6 +27,7 @@ from experiments.models.recipe import capture
 from experiments.report.charts import beside_one_liners, chart
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
+from remat import Graph
 from remat.improve.one_liners import one_liners
 from remat.improve.pareto_front import pareto_front
 from remat.improve.step_predictor import StepPredictor
@@ -52,11 +53,7 @@ DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-ba
 
 def compared(name: str) -> Iterator[dict[str, Any]]:
     """Compares the plans of one step: a row for each of PyTorch's plans that no other one of them beats."""
-    device = STEPS[name]
-    recipe = replace(recipes()[name], device=device)
-    if name == "stable-diffusion-unet":  # whether torch takes cuDNN for heads of 160 depends on its version
-        recipe = replace(recipe, within=partial(sdpa_kernel, SDPBackend.FLASH_ATTENTION))
-    graph = capture(recipe)
+    device, graph = STEPS[name], captured(name)
     predictor = StepPredictor.of(graph, find_device(device), device)
     rivals: dict[str, tuple[int, float]] = {}
     for rival, saved in one_liners(predictor.graph):
@@ -79,6 +76,14 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
             else remat.timeline(predictor.graph, solution.plan).peak_bytes,
             "search_s": round(seconds, 1),
         }
+
+
+def captured(name: str) -> Graph:
+    """Captures a step for its GPU."""
+    recipe = replace(recipes()[name], device=STEPS[name])
+    if name == "stable-diffusion-unet":  # whether torch takes cuDNN for heads of 160 depends on its version
+        recipe = replace(recipe, within=partial(sdpa_kernel, SDPBackend.FLASH_ATTENTION))
+    return capture(recipe)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -1,0 +1,81 @@
+"""Bounds what any plan recomputes at the peaks of `users_table`: `python -m experiments.bench.least_overhead`.
+
+Within a peak, some matrix products, convolutions and calls of attention are recomputed by every plan. `least_overhead`
+is a proven lower bound of their time, as a share of the step of PyTorch's default plan, which recomputes none of them.
+The bound holds for the predicted memory of a compiled step and the roofline of the device (`remat.improve.step_bound`;
+`remat.certify` checks each flow). What fused kernels add to the overhead, or take from it, is not part of it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import remat
+from costmodels import RecomputeTime
+from experiments.bench.users_table import STEPS, captured
+from experiments.models.measured_models import CHECKPOINTED
+from experiments.report.markdown import bullets
+from experiments.report.result_table import RESULTS, Results, ResultTable
+from remat import Graph, Problem
+from remat.improve.one_liners import one_liners
+from remat.improve.step_bound import step_bounds
+from remat.improve.step_predictor import StepPredictor
+from remat.predict.time.known_devices import find_device
+
+
+def measure(name: str) -> Iterator[dict[str, Any]]:
+    """Bounds the overhead of one step at the peak of each of PyTorch's plans that has one."""
+    device = STEPS[name]
+    predictor = StepPredictor.of(captured(name), find_device(device), device)
+    graph, default_ns = predictor.graph, predictor.ns(next(iter(one_liners(predictor.graph)))[1])
+    prices = RecomputeTime(f"roofline:device={device}").pose(graph)
+    products = replace(prices, recompute_cost=np.where(graph.compute_bound[graph.plannable], prices.recompute_cost, 0))
+    for row in Results.read(RESULTS / "users_table.json").rows:
+        if row["case"] == name and row["rival_overhead"] > 0.005:
+            known = {key: row[key] for key in ("rival", "peak_bytes", "rival_overhead", "our_overhead")}
+            yield known | {"least_overhead": least_ns(graph, products, row["peak_bytes"]) / default_ns}
+
+
+def least_ns(graph: Graph, problem: Problem, peak_bytes: int) -> int:
+    """Returns a lower bound, proven by flows, of what a plan within a peak costs."""
+    proven = 0
+    for relaxation in step_bounds(graph, problem, peak_bytes):
+        solution = remat.solve(relaxation, "lagrangian")
+        remat.certify(relaxation, solution)
+        proven = max(proven, solution.bound or 0)
+    return proven
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Says how much less overhead than that of PyTorch's plans is possible, and how much less ours have."""
+    told = [f"points where PyTorch's plan is more than 0.5% slower than its default: {_compared(rows)}"]
+    if layers := [row for row in rows if row["rival"].startswith(CHECKPOINTED)]:
+        told.append(f"at the peaks of every layer checkpointed: {_compared(layers)}")
+    return [bullets(told)]
+
+
+def _compared(rows: Sequence[dict[str, Any]]) -> str:
+    most, ours = (
+        statistics.median(1 - row[key] / row["rival_overhead"] for row in rows)
+        for key in ("least_overhead", "our_overhead")
+    )
+    return (
+        f"at most {most:.0%} less overhead is possible in the median, if fused kernels add none; ours: {ours:.0%} less"
+    )
+
+
+TABLE = ResultTable(
+    "experiments.bench.least_overhead",
+    "The least overhead within PyTorch's peaks",
+    cases=lambda: STEPS,
+    measure=measure,
+    summary=summary,
+)
+
+if __name__ == "__main__":
+    TABLE.command()
