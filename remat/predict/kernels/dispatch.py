@@ -13,8 +13,6 @@ from remat.predict.kernels.library import (
     convolution,
     convolution_backward,
     library,
-    triton_kernel,
-    uninitialized,
 )
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
@@ -34,6 +32,7 @@ from remat.predict.kernels.pooling import average_pool, average_pool_backward, m
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.reductions import reduction
 from remat.predict.kernels.view_maps import SPLITS, VIEWS
+from remat.predict.kernels.written_arguments import triton_kernel, uninitialized
 
 _OWN: dict[str, Rule] = {
     "getitem": tuple_element,
