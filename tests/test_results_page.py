@@ -277,6 +277,31 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
 
 
+def test_the_page_states_how_much_less_overhead_is_possible() -> None:
+    page = sentences(section("What PyTorch gives in one line, for an H100"))
+    known = {(row["case"], row["rival"]): row["our_overhead"] for row in rows_of("users_table")}
+    layers = [row for row in rows_of("least_overhead") if row["rival"].startswith("every layer checkpointed")]
+    assert all(row["our_overhead"] == known[row["case"], row["rival"]] for row in layers)
+    most, ours = (
+        [1 - row[key] / row["rival_overhead"] for row in layers] for key in ("least_overhead", "our_overhead")
+    )
+    assert all(one <= other for one, other in zip(ours, most, strict=True)), "no plan is better than the bound"
+    assert f"at most {statistics.median(most):.0%} less overhead is possible in the median" in page
+    assert f"out of reach at one of {len(layers)} points" in page
+    assert [row["case"] for row, share in zip(layers, most, strict=True) if share < 0.4] == ["hf-vit-base"]
+    of = {
+        row["case"]: shares
+        for row, *shares in zip(layers, most, ours, strict=True)
+        if row["rival"] == "every layer checkpointed" or row["case"] == "hf-llama3-8b-h100"
+    }
+    for told, case in (
+        ("{:.0%} less at most (ours: {:.0%})", "hf-vit-base"),
+        ("ours has {1:.0%} less of at most {0:.0%}", "hf-bert-large-sdpa"),
+        ("for Llama 3 8B, {1:.0%} of at most {0:.0%}", "hf-llama3-8b-h100"),
+    ):
+        assert told.format(*of[case]) in page
+
+
 def test_the_acquisition_function_kernel_by_kernel() -> None:
     rows, stated = rows_of("acquisition"), section("The acquisition function, kernel by kernel")
     counted = {row["case"]: row for row in rows if "ms" in row}
