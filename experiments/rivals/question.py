@@ -1,9 +1,10 @@
 """States an instance of the benchmark in the words of the papers: tensors in one order, each with bytes and a time.
 
 The papers know operators that make one tensor each. An instance has views, tuples and inputs beside. So a *tensor* here
-is a value that owns memory and may be saved. A view is read as the tensor that it is a view of; what can be neither
-saved nor read as a tensor (a tuple) is computed again together with each tensor that is made from it. Methods choose
-tensors to save; `Question.plan` adds what must be saved, and leaves out what the backward pass never reads.
+is a value that takes memory if it is saved, and may be saved. A view is read as the tensor that it is a view of; what
+can be neither saved nor read as a tensor (a tuple) is computed again together with each tensor that is made from it.
+Methods choose tensors to save; `Question.plan` adds what must be saved, and leaves out what the backward pass never
+reads.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Question:
     def of(cls, graph: Graph, problem: Problem) -> Question:
         """Finds the tensors of a graph."""
         nodes, n = graph.plannable, len(problem)
-        owns, in_forward = graph.base[nodes] == nodes, graph.in_forward[nodes]
-        is_tensor = owns & ~graph.leaf[nodes] & (problem.save_bytes > 0) & ~problem.cannot_save.mask
+        in_forward = graph.in_forward[nodes]
+        is_tensor = ~graph.leaf[nodes] & (problem.save_bytes > 0) & ~problem.cannot_save.mask
         value = np.flatnonzero(is_tensor)
         number = np.full(n, -1)
         number[value] = np.arange(len(value))
