@@ -15,10 +15,11 @@ part of the difference.
 """
 
 # SciPy ships few types.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,13 @@ LIMIT_S = 30.0
 def within(question: Question, budget: Budget, offer: Offer) -> None:
     """Offers the rounded plans of each limit and each threshold."""
     low, high = PARTS
-    part = 1.0
+    part, end = 1.0, time.process_time() + LIMIT_S
     for _ in range(HALVINGS):
+        left_s = end - time.process_time()
+        if left_s <= 0:
+            return
         rows, limits = _memory(question, budget, part)
-        solved = relaxation(question.problem, rows, limits, LIMIT_S)
+        solved = relaxation(question.problem, rows, limits, left_s)
         takes = [budget.bytes]
         if solved is not None:
             takes = [offer(solved[1][question.value] >= threshold).of(budget) for threshold in THRESHOLDS]

@@ -86,7 +86,9 @@ def _plans(
         sizes = np.where(question.forward, question.bytes, 0)
     if not allowed.any():
         return
-    for threshold in np.geomspace(max(sizes.sum(), 1), 1, THRESHOLDS).tolist():
+    most = max(int(sizes.sum()), 1)
+    for i in range(THRESHOLDS - 1, -1, -1):
+        threshold = most ** (i / (THRESHOLDS - 1))
         saved = np.zeros(len(question), np.bool_)
         for cut in cuts(sizes, allowed, threshold):
             saved |= crossing_tensors(question, cut) if whole else np.arange(len(question)) == cut

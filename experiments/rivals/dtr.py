@@ -129,7 +129,9 @@ class Forward:
         k = len(self._question)
         gone = self.evicted[self._there]
         pairs = np.unique(self._here[gone] * k + self._component[self._there[gone]])
-        return np.bincount(pairs // k, self._component_cost[pairs % k], k) if len(pairs) else np.zeros(k)
+        around = np.zeros(k)
+        np.add.at(around, pairs // k, self._component_cost[pairs % k])
+        return around
 
     def _evict(self, p: int) -> None:
         self.in_memory[p], self.evicted[p] = False, True

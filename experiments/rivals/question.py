@@ -80,9 +80,9 @@ class Question:
         stands_for: list[tuple[int, ...]] = []  # the tensors that are read where a value is read
         beside: list[frozenset[int]] = []  # what is computed again with each reader of a value
         cost, operands, last_forward = problem.recompute_cost[value].copy(), list[tuple[int, ...]](), value.copy()
-        for v, read in enumerate(problem.operands):
-            tensors = tuple(sorted({p for u in read for p in stands_for[u]}))
-            others = frozenset().union(*(beside[u] for u in read))
+        for v, arguments in enumerate(problem.operands):
+            tensors = tuple(sorted({p for u in arguments for p in stands_for[u]}))
+            others = frozenset[int]().union(*(beside[u] for u in arguments))
             if in_forward[v]:
                 last_forward[list(tensors)] = v
             if number[v] >= 0:
@@ -94,7 +94,9 @@ class Question:
         place = np.full(len(graph), -1)
         place[nodes] = np.arange(n)
         backward = graph.in_tangents[graph.consumers] & (place[graph.producers] >= 0)
-        reads = list(zip(place[graph.producers[backward]].tolist(), graph.consumers[backward].tolist(), strict=True))
+        read: list[int] = place[graph.producers[backward]].tolist()
+        readers: list[int] = graph.consumers[backward].tolist()
+        reads = list(zip(read, readers, strict=True))
         reads += [(v, len(graph)) for v in np.flatnonzero(problem.needed & graph.gradient[nodes]).tolist()]
         for v, reader in reads:
             if problem.needed[v]:
