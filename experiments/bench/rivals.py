@@ -33,7 +33,7 @@ from experiments.benchmark import check
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
-from experiments.report.markdown import bullets
+from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
 from experiments.rivals import checkmate_rounding, chen, dtr, moccasin, rotor
 from experiments.rivals.question import Offer, Question, Takes
@@ -161,19 +161,28 @@ def of_method(rows: Sequence[dict[str, Any]], method: str, kind: str) -> dict[st
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Says of each method how many budgets it keeps, and what its plans cost."""
-    told: list[str] = []
+    """Says of each method how many budgets it keeps, and how many times the best known answers its answers cost."""
+    cells: list[list[Any]] = []
     for method in METHODS:
-        for kind in ("saved", "peak"):
-            found = of_method(rows, method, kind)
-            if found["kept"]:
-                told.append(
-                    f"{method}, {kind}: keeps {found['kept']} of {found['budgets']} budgets, on "
-                    f"{found['instances']} instances; costs {found['median']:.3g} times the best known answer in the "
-                    f"median, {found['worst']:.3g} times at worst; equal {found['equal']}, better {found['better']}; "
-                    f"{found['seconds']:.1f} s in the median"
-                )
-    return [bullets(told)]
+        saved, peak = (of_method(rows, method, kind) for kind in ("saved", "peak"))
+        cells.append([method, peak["instances"], *_told(saved), *_told(peak), f"{peak['seconds'] or 0:.1f}"])
+    headings = ("kept", "median", "at worst")
+    return [
+        table(["method", "instances", *(f"{of}: {one}" for of in ("saved", "peak") for one in headings), "s"], cells),
+        bullets(f"{row['method']} on {row['instance']}, {row['budget']}: -{1 - share:.2%}" for row, share in won(rows)),
+    ]
+
+
+def _told(found: dict[str, Any]) -> list[str]:
+    if not found["kept"]:
+        return [f"0 of {found['budgets']}", "", ""]
+    return [f"{found['kept']} of {found['budgets']}", f"{found['median']:.2f}", f"{found['worst']:.3g}"]
+
+
+def won(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
+    """Lists the rows that cost less than the best known answer, with the ratio, the smallest first."""
+    found = [(row, share) for row in rows if (share := ratio(row)) is not None and share < 1]
+    return sorted(found, key=lambda one: one[1])
 
 
 def cases() -> list[tuple[str, str]]:
