@@ -166,17 +166,16 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     for method in METHODS:
         saved, peak = (of_method(rows, method, kind) for kind in ("saved", "peak"))
         cells.append([method, peak["instances"], *_told(saved), *_told(peak), f"{peak['seconds'] or 0:.1f}"])
-    headings = ("kept", "median", "at worst")
+    headings = ["method", "instances", "saved: kept", "median, worst", "peak: kept", "median, worst", "s"]
     return [
-        table(["method", "instances", *(f"{of}: {one}" for of in ("saved", "peak") for one in headings), "s"], cells),
+        table(headings, cells),
         bullets(f"{row['method']} on {row['instance']}, {row['budget']}: -{1 - share:.2%}" for row, share in won(rows)),
     ]
 
 
 def _told(found: dict[str, Any]) -> list[str]:
-    if not found["kept"]:
-        return [f"0 of {found['budgets']}", "", ""]
-    return [f"{found['kept']} of {found['budgets']}", f"{found['median']:.2f}", f"{found['worst']:.3g}"]
+    kept = f"{found['kept']}/{found['budgets']}"
+    return [kept, f"{found['median']:.2f}, {found['worst']:.3g}"] if found["kept"] else ["", ""]
 
 
 def won(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
