@@ -174,8 +174,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _told(found: dict[str, Any]) -> list[str]:
-    kept = f"{found['kept']}/{found['budgets']}"
-    return [kept, f"{found['median']:.2f}, {found['worst']:.3g}"] if found["kept"] else ["", ""]
+    kept = f"{found['kept']}/{found['budgets']}" if found["budgets"] else ""
+    return [kept, f"{found['median']:.2f}, {found['worst']:.3g}" if found["kept"] else ""]
 
 
 def won(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
