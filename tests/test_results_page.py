@@ -249,6 +249,8 @@ def test_the_methods_of_other_papers_on_the_benchmark() -> None:
     assert {row["method"] for row, _ in found} == {"checkmate, rounded"}
     assert f"In {len(found)} budgets of the peak, its answers are cheaper" in stated
     assert f"by {1 - share:.1%} at best ({first['instance']} at {first['budget'].removeprefix('peak-')})" in stated
+    answers = sentences((ROOT / "docs" / "benchmark" / "answers.md").read_text())
+    assert f"Later, {len(found)} became cheaper by [Checkmate's relaxation]" in answers
     assert "all on graphs of 2,700 values or more" in stated
     assert min(row["values"] for row, _ in found) >= 2700
     for row, _ in found:
