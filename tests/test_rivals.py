@@ -19,6 +19,7 @@ from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.rivals import checkmate_rounding, chen, rotor
 from experiments.rivals.backward_memory import held_beside
 from experiments.rivals.dtr import Forward, OutOfMemory
+from experiments.rivals.hand_in import solutions
 from experiments.rivals.moccasin import Retention, Schedule, Times
 from experiments.rivals.question import Question
 from experiments.rivals.rotor import Chain
@@ -234,3 +235,14 @@ def test_answers_to_an_instance_are_no_better_than_its_bound(method: str) -> Non
         assert row.get("objective", row["bound"]) >= row["bound"]
         assert ("objective" in row) == (not row["why"])
         assert ("saved" in row) == (row.get("objective", row["known"]) < row["known"])
+
+
+def test_the_cheapest_of_better_answers_is_handed_in() -> None:
+    manifest = Manifest.open(FOLDER)
+    rows = [
+        {"instance": "vgg16", "budget": "peak-0.5", "method": method, "run": 0, "seconds": 1.2, **answer}
+        for method, answer in {"a": {"objective": 9}, "b": {"objective": 7, "saved": [1]}}.items()
+    ]
+    rows.append(rows[1] | {"method": "c", "objective": 6, "saved": [2]})
+    (answer,) = solutions(rows, ["2026-11-27T10:00"], manifest)["vgg16"]["answers"]
+    assert (answer["solver"], answer["saved"], answer["date"], answer["seconds"]) == ("c", [2], "2026-11-27", 2)
