@@ -13,7 +13,7 @@ from experiments.accuracy.compiled_peaks import LABELS, errors
 from experiments.bench import regions
 from experiments.bench.budget_kernels import change, is_better
 from experiments.bench.gpu_plans import fewer
-from experiments.bench.rivals import summary, won
+from experiments.bench.rivals import ratio, summary, won
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER
 from experiments.recipes.beside import largest_difference
@@ -249,6 +249,18 @@ def test_the_methods_of_other_papers_on_the_benchmark() -> None:
     assert {row["method"] for row, _ in found} == {"checkmate, rounded"}
     assert f"In {len(found)} budgets of the peak, its answers are cheaper" in stated
     assert f"by {1 - share:.1%} at best ({first['instance']} at {first['budget'].removeprefix('peak-')})" in stated
+    low, high = (
+        [
+            statistics.median(
+                one for row in rows if row["method"] == way and row["budget"] == at and (one := ratio(row))
+            )
+            for way in ("rotor", "chen, any place", "chen, products kept")
+        ]
+        for at in ("saved-0.1", "saved-0.7")
+    )
+    assert f"{low[0]:.1f} times the best at 0.1 of the bytes that PyTorch saves, {high[0]:.1f} times at 0.7" in stated
+    assert f"{low[1]:.1f} times at 0.1, where nearly everything must go, but {high[1]:.1f} times at 0.7" in stated
+    assert f"With products kept, it is {high[2]:.1f} times at 0.7" in stated
     answers = sentences((ROOT / "docs" / "benchmark" / "answers.md").read_text())
     assert f"Later, {len(found)} became cheaper by [Checkmate's relaxation]" in answers
     assert "all on graphs of 2,700 values or more" in stated

@@ -175,7 +175,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def _told(found: dict[str, Any]) -> list[str]:
     kept = f"{found['kept']}/{found['budgets']}" if found["budgets"] else ""
-    return [kept, f"{found['median']:.2f}, {found['worst']:.3g}" if found["kept"] else ""]
+    if not found["kept"]:
+        return [kept, ""]
+    worst = found["worst"]
+    return [kept, f"{found['median']:.2f}, {worst:,.0f}" if worst >= 100 else f"{found['median']:.2f}, {worst:.2f}"]
 
 
 def won(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:
