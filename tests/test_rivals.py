@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from strategies import feasible, training_steps
 
 from costmodels import RecomputeTime
+from experiments.bench.hand_in_rivals import solutions
 from experiments.bench.rivals import METHODS, Best, answered
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.rivals import checkmate_rounding, chen, rotor
 from experiments.rivals.backward_memory import held_beside
 from experiments.rivals.dtr import Forward, OutOfMemory
-from experiments.rivals.hand_in import solutions
 from experiments.rivals.moccasin import Retention, Schedule, Times
 from experiments.rivals.question import Question
 from experiments.rivals.rotor import Chain

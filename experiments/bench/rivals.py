@@ -17,7 +17,7 @@ method found none. `known` is the best known answer at that time, and `bound` th
 of processor time, which is checked after each plan: for each budget, or for all budgets of an instance together where
 its plans do not depend on the budget (`chen`, `dtr`, `rotor`). `seconds` is the processor time that it took. CP-SAT is
 limited by its deterministic time, and by 12 s of wall time a round. A plan that costs less than the best known one is
-kept in the row, and `python -m experiments.rivals.hand_in` writes it as a solution file.
+kept in the row, and `python -m experiments.bench.hand_in_rivals` writes it as a solution file.
 """
 
 from __future__ import annotations

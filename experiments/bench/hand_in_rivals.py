@@ -1,4 +1,4 @@
-"""Writes answers of rivals that are the cheapest known as solution files: `python -m experiments.rivals.hand_in`.
+"""Writes answers of rivals that are the cheapest known as solution files: `python -m experiments.bench.hand_in_rivals`.
 
 `python -m experiments.benchmark submit FILE` then takes each file, as anybody's.
 """
