@@ -13,6 +13,9 @@ from experiments.accuracy.compiled_peaks import LABELS, errors
 from experiments.bench import regions
 from experiments.bench.budget_kernels import change, is_better
 from experiments.bench.gpu_plans import fewer
+from experiments.bench.rivals import ratio, summary, won
+from experiments.benchmark.answers import Answers
+from experiments.benchmark.manifest import FOLDER
 from experiments.recipes.beside import largest_difference
 from experiments.recipes.recipe_losses import RECIPES
 from experiments.rivals.checkmate.one_recomputation import counts
@@ -233,6 +236,37 @@ def test_our_model_never_costs_less_than_any_number_of_times() -> None:
         for less, more in ((free, twice), (twice, ours), (free, ours), (ours, {"cost": row["search"]})):
             if more["cost"] is not None:
                 assert less["bound"] <= more["cost"]
+
+
+def test_the_methods_of_other_papers_on_the_benchmark() -> None:
+    rows, text = rows_of("rivals"), section("Methods of other papers, on the benchmark")
+    stated = sentences(text)
+    assert [line for line in text.splitlines() if line.startswith("| ")] == [
+        line for line in summary(rows)[0].splitlines() if line.startswith("| ")
+    ]
+    found = won(rows)
+    first, share = found[0]
+    assert {row["method"] for row, _ in found} == {"checkmate, rounded"}
+    assert f"In {len(found)} budgets of the peak, its answers are cheaper" in stated
+    assert f"by {1 - share:.1%} at best ({first['instance']} at {first['budget'].removeprefix('peak-')})" in stated
+    low, high = (
+        [
+            statistics.median(
+                one for row in rows if row["method"] == way and row["budget"] == at and (one := ratio(row))
+            )
+            for way in ("rotor", "chen, any place", "chen, products kept")
+        ]
+        for at in ("saved-0.1", "saved-0.7")
+    )
+    assert f"{low[0]:.1f} times the best at 0.1 of the bytes that PyTorch saves, {high[0]:.1f} times at 0.7" in stated
+    assert f"{low[1]:.1f} times at 0.1, where nearly everything must go, but {high[1]:.1f} times at 0.7" in stated
+    assert f"With products kept, it is {high[2]:.1f} times at 0.7" in stated
+    answers = sentences((ROOT / "docs" / "benchmark" / "answers.md").read_text())
+    assert f"Later, {len(found)} became cheaper by [Checkmate's relaxation]" in answers
+    assert "all on graphs of 2,700 values or more" in stated
+    assert min(row["values"] for row, _ in found) >= 2700
+    for row, _ in found:
+        assert Answers(FOLDER / "answers").of(row["instance"])[row["budget"]]["objective"] <= row["objective"]
 
 
 def test_measured_steps_on_a_cpu() -> None:

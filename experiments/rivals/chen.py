@@ -1,0 +1,95 @@
+"""Cuts the forward pass into segments, after Chen, Xu, Zhang and Guestrin (2016), "Training deep nets with sublinear
+memory cost": the backward pass computes a segment again from what was saved at its beginning.
+
+Their algorithm 3 walks through the tensors in order, adds up bytes, and makes a cut at the first allowed place where
+the sum exceeds a threshold. Then it searches for the threshold, near the square root of the saved bytes times the
+largest segment. Here every threshold makes one plan, and a budget takes the cheapest plan that it allows.
+
+Their networks are chains, where a cut saves one tensor. In a graph, a cut saves each tensor that was computed before it
+and is read after it by the forward pass. Generalisations, by where cuts may be:
+
+- `at_articulation_points`: where one tensor crosses, so that the graph is a chain there;
+- `at_any_place`: everywhere; all that crosses is saved;
+- `in_a_line`: everywhere, but a cut saves only the tensor before it, as if the order of the tensors were a chain. So
+  Jain et al. (2020, "Checkmate") compare Chen's algorithm with theirs on graphs, under the name "linearized";
+- `beside_products`: as `at_any_place`, and the results of all matrix products and convolutions are saved, too. Chen et
+  al. recommend to drop only what is cheap.
+
+Changed: what the forward pass does not compute is never saved, unless it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from experiments.rivals.question import Question
+from remat.facts.columns import BoolArray, IntArray
+
+THRESHOLDS = 64
+
+
+def crossing(question: Question) -> IntArray:
+    """Returns (k,) how many tensors cross a cut behind each tensor; those that are always saved do not count."""
+    free = np.flatnonzero(question.forward & ~question.fixed)
+    change = np.zeros(len(question.problem) + 1, np.int64)
+    np.add.at(change, question.value[free], 1)
+    np.add.at(change, question.last_forward[free], -1)
+    return change.cumsum()[question.value]
+
+
+def crossing_tensors(question: Question, cut: int) -> BoolArray:
+    """Returns a mask (k,) of the tensors that cross a cut behind a tensor."""
+    place = question.value[cut]
+    return question.forward & (question.value <= place) & (question.last_forward > place)
+
+
+def cuts(sizes: IntArray, allowed: BoolArray, threshold: float) -> list[int]:
+    """Makes a cut behind the first allowed tensor with which the bytes since the last cut exceed the threshold."""
+    found, since = list[int](), 0
+    for p, (size, is_allowed) in enumerate(zip(sizes.tolist(), allowed.tolist(), strict=True)):
+        since += size
+        if is_allowed and since > threshold:
+            found.append(p)
+            since = 0
+    return found
+
+
+def at_articulation_points(question: Question) -> Iterator[BoolArray]:
+    """Yields a plan for each threshold, with cuts where one tensor crosses."""
+    yield from _plans(question, question.forward & (crossing(question) == 1), whole=True)
+
+
+def at_any_place(question: Question) -> Iterator[BoolArray]:
+    """Yields a plan for each threshold, with cuts everywhere, and all that crosses them saved."""
+    yield from _plans(question, question.forward, whole=True)
+
+
+def in_a_line(question: Question) -> Iterator[BoolArray]:
+    """Yields a plan for each threshold, with cuts everywhere, and only the tensor before a cut saved."""
+    yield from _plans(question, question.forward, whole=False)
+
+
+def beside_products(question: Question) -> Iterator[BoolArray]:
+    """Yields the plans of `at_any_place` with the results of matrix products, convolutions and attention saved."""
+    products = question.graph.compute_bound[question.graph.plannable[question.value]]
+    sizes = np.where(question.forward & ~products, question.bytes, 0)
+    for saved in _plans(question, question.forward, whole=True, sizes=sizes):
+        yield saved | products
+
+
+def _plans(
+    question: Question, allowed: BoolArray, *, whole: bool, sizes: IntArray | None = None
+) -> Iterator[BoolArray]:
+    if sizes is None:
+        sizes = np.where(question.forward, question.bytes, 0)
+    if not allowed.any():
+        return
+    most = max(int(sizes.sum()), 1)
+    for i in range(THRESHOLDS - 1, -1, -1):
+        threshold = most ** (i / (THRESHOLDS - 1))
+        saved = np.zeros(len(question), np.bool_)
+        for cut in cuts(sizes, allowed, threshold):
+            saved |= crossing_tensors(question, cut) if whole else np.arange(len(question)) == cut
+        yield saved

@@ -1,0 +1,218 @@
+"""States how long tensors stay in memory, after Bartan et al. (ICML 2023), "MOCCASIN: efficient tensor
+rematerialization for neural networks": a tensor has a few retention intervals, and each begins with computing it.
+
+Their program of CP-SAT has a start and an end for each interval, and a `cumulative` constraint limits memory. Operators
+run in one given order, and a tensor has at most C intervals; C = 2 is theirs, too.
+
+Changed: the second interval of a tensor begins in the backward pass, since each pass computes a value once. What the
+backward pass reads is the end of an interval; gradients, and what it holds beside, take memory that does not depend on
+the plan; and what a compiler keeps in registers takes no memory unless it is saved (`backward_memory`). As this is not
+yet the memory of the benchmark, the program is solved up to `ROUNDS` times. Its limit falls while plans exceed the
+budget, and rises where they do not, or where there was no plan in time. Where their first phase
+looks for a plan that fits into memory, here the search begins at the cheapest of Chen's plans (`chen.at_any_place`)
+that does, or at the one that takes least.
+"""
+
+# OR-Tools ships few types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from experiments.rivals import chen
+from experiments.rivals.backward_memory import held_beside, in_registers
+from experiments.rivals.question import Offer, Question
+from remat.facts.columns import BoolArray, IntArray
+from remat.problem.problem_file import Budget
+from solvers.cpsat_backend import new_backend, run_search
+
+ROUNDS, DETERMINISTIC_S, WALL_S, LIMIT_S = 6, 1.0, 12.0, 30.0
+UNITS = 100_000
+"""Into which a limit of memory is divided; sizes are rounded up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Holds the order of both passes: tensor p is computed at time p, and moments of the backward pass follow.
+
+    Attributes:
+        first, last: (k,) the times at which the backward pass reads each tensor first and last; -1 for none.
+        moments: (m,) the nodes of the backward pass that have a time.
+        last_forward: (k,) the time of the last tensor of the forward pass that is computed from each tensor, or from
+            what is computed from it in registers.
+        registers: (k,) it takes no memory unless it is saved.
+    """
+
+    first: IntArray
+    last: IntArray
+    moments: IntArray
+    last_forward: IntArray
+    registers: BoolArray
+
+    @classmethod
+    def of(cls, question: Question) -> Times:
+        """Gives a time to each node that may be the first to ask for a tensor, or the last to read it."""
+        k, asked = len(question), question.asked_at
+        moments = np.unique(np.concatenate([asked[asked <= len(question.graph)], question.last_read[question.needed]]))
+        first, last = (
+            np.where(question.needed, k + np.searchsorted(moments, reads), -1)
+            for reads in (question.first_read, question.last_read)
+        )
+        last_forward, registers = np.arange(k), in_registers(question)
+        for p in np.flatnonzero(question.forward)[::-1].tolist():
+            for u in question.operands[p]:
+                last_forward[u] = max(last_forward[u], last_forward[p] if registers[p] else p)
+        return cls(first, last, moments, last_forward, registers)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Holds the intervals of a plan.
+
+    Attributes:
+        again, kept: (k,) whether there is a second interval; and whether the backward pass reads the first one.
+        until, from2, until2: (k,) the end of the first, the beginning and the end of the second.
+    """
+
+    again: BoolArray
+    kept: BoolArray
+    until: IntArray
+    from2: IntArray
+    until2: IntArray
+
+    @classmethod
+    def of(cls, question: Question, times: Times, saved: BoolArray) -> Schedule:
+        """Computes a tensor again where it is first asked for, and keeps it as long as it is read."""
+        k, never = len(question), len(question) + len(times.moments)
+        saved = saved | question.fixed
+        from2, until, until2 = np.where(times.last >= 0, times.first, never), times.last.copy(), times.last.copy()
+        for p in range(k - 1, -1, -1):
+            if not saved[p] and from2[p] < never:
+                until2[p] = max(until2[p], from2[p])
+                for u in question.operands[p]:
+                    from2[u] = min(from2[u], from2[p])
+                    until2[u] = max(until2[u], until2[p] if times.registers[p] else from2[p])
+        again, kept = ~saved & (from2 < never), saved & (from2 < never)
+        until = np.where(again, times.last_forward, np.maximum(times.last_forward, until2))
+        return cls(again, kept, until, from2, np.maximum(until2, from2))
+
+    def peak(self, question: Question, times: Times, held: IntArray) -> int:
+        """Returns the most bytes of all intervals that overlap, and of what the backward pass holds beside, (m,)."""
+        k = len(question)
+        change = np.zeros(k + len(held) + 2, np.int64)
+        first = self.kept | (question.forward & ~times.registers)
+        second = self.again & ~times.registers
+        for which, start, end in ((first, np.arange(k), self.until), (second, self.from2, self.until2)):
+            np.add.at(change, start[which], question.bytes[which])
+            np.add.at(change, end[which] + 1, -question.bytes[which])
+        change = change.cumsum()
+        change[k : k + len(held)] += held
+        return int(change.max(initial=0))
+
+
+class Retention:
+    """Is the program for one limit of memory."""
+
+    def __init__(self, question: Question, limit_bytes: int) -> None:
+        from ortools.sat.python import cp_model
+
+        self.program: Any = cp_model.CpModel()
+        self._question, self._times = question, Times.of(question)
+        self._held = held_beside(question)[self._times.moments]
+        k, end = len(question), len(question) + len(self._times.moments)
+        self.again, self._kept = ([self.program.new_bool_var("") for _ in range(k)] for _ in range(2))
+        self._until = [self.program.new_int_var(late, end, "") for late in self._times.last_forward.tolist()]
+        self._from2, self._until2 = ([self.program.new_int_var(k, end, "") for _ in range(k)] for _ in range(2))
+        for p in range(k):
+            self._state(p)
+        self._limit(limit_bytes)
+        self._begin(limit_bytes)
+        unit = int(np.gcd.reduce(question.cost)) or 1
+        self.program.minimize(cp_model.LinearExpr.weighted_sum(self.again, (question.cost // unit).tolist()))
+
+    def _state(self, p: int) -> None:
+        program, again, times = self.program, self.again[p], self._times
+        program.add(self._until2[p] >= self._from2[p])
+        if self._question.fixed[p]:
+            program.add(again == 0)
+        if times.last[p] >= 0:
+            program.add_bool_or(again, self._kept[p])
+            program.add(self._until[p] >= int(times.last[p])).only_enforce_if(~again)
+            program.add(self._from2[p] <= int(times.first[p])).only_enforce_if(again)
+            program.add(self._until2[p] >= int(times.last[p])).only_enforce_if(again)
+        for u in self._question.operands[p]:  # in memory when `p` is computed again
+            read_until = self._until2[p] if times.registers[p] else self._from2[p]
+            program.add_bool_or(~again, self.again[u], self._kept[u])
+            program.add(self._until[u] >= read_until).only_enforce_if(again, ~self.again[u])
+            program.add(self._from2[u] <= self._from2[p]).only_enforce_if(again, self.again[u])
+            program.add(self._until2[u] >= read_until).only_enforce_if(again, self.again[u])
+
+    def _limit(self, limit_bytes: int) -> None:
+        program, k = self.program, len(self._question)
+        unit = max(limit_bytes / UNITS, 1)
+        intervals, sizes = list[Any](), list[int]()
+        for p, size in enumerate(np.ceil(self._question.bytes / unit).astype(np.int64).tolist()):
+            longest = k + len(self._times.moments) + 1
+            is_register, again = self._times.registers[p], self.again[p]
+            length, ends = program.new_int_var(1, longest, ""), self._until[p] + 1
+            if self._question.forward[p] and not is_register:
+                intervals.append(program.new_interval_var(p, length, ends, ""))
+            else:  # in memory from the forward pass on only if it is saved
+                intervals.append(program.new_optional_interval_var(p, length, ends, self._kept[p], ""))
+            if not is_register:
+                length, ends = program.new_int_var(1, longest, ""), self._until2[p] + 1
+                intervals.append(program.new_optional_interval_var(self._from2[p], length, ends, again, ""))
+            sizes += [size] * (len(intervals) - len(sizes))
+        for i, size in enumerate(np.ceil(self._held / unit).astype(np.int64).tolist()):
+            intervals.append(program.new_fixed_size_interval_var(k + i, 1, ""))
+            sizes.append(size)
+        program.add_cumulative(intervals, sizes, int(limit_bytes / unit))
+
+    def _begin(self, limit_bytes: int) -> None:
+        """Hints at the cheapest of Chen's plans that fits by this program, else at the one that takes least."""
+        question = self._question
+        plans = [Schedule.of(question, self._times, saved) for saved in chen.at_any_place(question)]
+
+        def rank(plan: Schedule) -> tuple[int, int]:
+            return max(plan.peak(question, self._times, self._held), limit_bytes), int(question.cost[plan.again].sum())
+
+        plan = min(plans, key=rank)
+        columns = (self.again, plan.again), (self._kept, plan.kept), (self._until, plan.until)
+        for variables, values in (*columns, (self._from2, plan.from2), (self._until2, plan.until2)):
+            for variable, value in zip(variables, values.tolist(), strict=True):
+                self.program.add_hint(variable, value)
+
+    def solve(self) -> BoolArray | None:
+        """Returns (k,) what is not computed again by the best plan that was found; None without any."""
+        from ortools.sat.python import cp_model
+
+        backend = new_backend(1)
+        backend.parameters.linearization_level = 1
+        backend.parameters.interleave_search = True  # with one worker, it improves plans by large neighbourhoods, too
+        backend.parameters.max_deterministic_time = DETERMINISTIC_S
+        backend.parameters.max_time_in_seconds = WALL_S
+        if run_search(backend, self.program) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        return np.array([not backend.boolean_value(literal) for literal in self.again], np.bool_)
+
+
+def within_peak(question: Question, budget: Budget, offer: Offer) -> None:
+    """Offers a plan for each round, until the processor time is over."""
+    low, high, limit = 0.5 * budget.bytes, 2.0 * budget.bytes, float(budget.bytes)
+    end = time.process_time() + LIMIT_S
+    for _ in range(ROUNDS):
+        saved = Retention(question, int(limit)).solve()
+        peak = 0 if saved is None else offer(saved).peak_bytes
+        if peak > budget.bytes:
+            high = limit
+            limit = max(limit * budget.bytes / peak, (low + 2 * limit) / 3)
+        else:
+            low = limit
+            limit = (low + high) / 2
+        if time.process_time() > end or high - low < 0.01 * budget.bytes:
+            return

@@ -1,0 +1,248 @@
+"""Methods of other papers: each beside an independent reading of its rule, or beside all answers to small problems."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import feasible, training_steps
+
+from costmodels import RecomputeTime
+from experiments.bench.hand_in_rivals import solutions
+from experiments.bench.rivals import METHODS, Best, answered
+from experiments.benchmark.answers import Answers
+from experiments.benchmark.manifest import FOLDER, Manifest
+from experiments.rivals import checkmate_rounding, chen, rotor
+from experiments.rivals.backward_memory import held_beside
+from experiments.rivals.dtr import Forward, OutOfMemory
+from experiments.rivals.moccasin import Retention, Schedule, Times
+from experiments.rivals.question import Question
+from experiments.rivals.rotor import Chain
+from remat import Corpus, Graph, GraphBuilder
+from remat.facts.columns import BoolArray, IntArray
+from remat.problem.problem_file import Budget
+
+
+def asked(graph: Graph, costs: list[int]) -> Question:
+    """A graph whose values take these times, by turns, to compute again."""
+    problem = RecomputeTime("flops").pose(graph)
+    times = np.resize(np.array(costs, np.int64), len(problem)) * ~graph.leaf[graph.plannable]
+    return Question.of(graph, replace(problem, recompute_cost=times))
+
+
+def chain(*tensors: tuple[int, int]) -> Question:
+    """A chain of tensors, by bytes and time; the backward pass reads all of them, the last one first."""
+    g = GraphBuilder()
+    names = [g.input("x", bytes=1)]
+    for size, _ in tensors:
+        names.append(g.op("op", names[-1], bytes=size, compute_bound=True))
+    g.output(names[-1])
+    late = g.tangent("dy", bytes=1)
+    for name in reversed(names[1:]):
+        late = g.op("mul", late, name, bytes=1)
+    g.gradient(late)
+    return asked(g.build(), [0, *(time for _, time in tensors)])
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    graph = draw(training_steps(most=6))
+    assume(feasible(graph))
+    return asked(graph, draw(st.lists(st.integers(0, 20), min_size=3, max_size=9)))
+
+
+def every_mask(count: int) -> list[BoolArray]:
+    return [np.array(flags, np.bool_) for flags in product((False, True), repeat=count)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=12),
+    st.integers(0, 40),
+)
+def test_chens_cuts_are_the_first_that_exceed_the_threshold(tensors: list[tuple[int, bool]], threshold: int) -> None:
+    sizes, allowed = (np.array(column) for column in zip(*tensors, strict=True))
+    found = chen.cuts(sizes, allowed, threshold)
+    for before, cut in pairwise([-1, *found]):
+        assert allowed[cut]
+        assert sizes[before + 1 : cut + 1].sum() > threshold
+    for before, end in pairwise([-1, *found, len(sizes)]):
+        earlier = [p for p in range(before + 1, end) if allowed[p]]
+        assert all(sizes[before + 1 : p + 1].sum() <= threshold for p in earlier)
+
+
+@pytest.mark.parametrize("length", [16, 49, 100])
+def test_chen_on_equal_layers_needs_twice_the_square_root(length: int) -> None:
+    """Saved layers and the longest run between them, together, as section 4.1 of the paper says."""
+    question = chain(*[(8, 1)] * length)
+    for plans in (chen.at_articulation_points, chen.at_any_place, chen.in_a_line):
+        takes = list[int]()
+        for saved in plans(question):
+            ends = [-1, *np.flatnonzero(saved).tolist(), length]
+            takes.append(int(saved.sum()) + max(end - start - 1 for start, end in pairwise(ends)))
+        assert 2 * length**0.5 - 2 <= min(takes) <= 2 * length**0.5 + 2
+
+
+@given(questions())
+def test_what_crosses_a_cut_is_all_that_later_operators_of_the_forward_pass_read(question: Question) -> None:
+    graph, counts = question.graph, chen.crossing(question)
+    assume(not any(graph.view[v] and len(read) > 1 for v, read in enumerate(graph.operands)))  # no real view has two
+    nodes = graph.plannable
+    owner = {int(nodes[v]): p for p, v in enumerate(question.value.tolist())}
+    for cut in np.flatnonzero(question.forward).tolist():
+        node = nodes[question.value[cut]]
+        read = {
+            owner[int(graph.base[u])]
+            for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)
+            if graph.in_forward[v] and v > node and int(graph.base[u]) in owner and graph.base[u] <= node
+        }
+        assert set(np.flatnonzero(chen.crossing_tensors(question, cut)).tolist()) == read
+        assert counts[cut] == sum(not question.fixed[p] for p in read)
+
+
+def test_dtr_evicts_by_cost_bytes_and_staleness() -> None:
+    """By hand. `a` takes 10, `b` 4, `c` 30, `d` and `e` 1: with room for three, `d` and `e` have to evict.
+
+    Before `d`, the clock is at 44, and `c` is being read. `a` was last read at 14, `b` at 44: h is 10 / 31 and 4 / 1,
+    so the dearer `a` goes. Before `e`, at 45, `d` is being read; `b` was read at 44, `c` at 45. Beside `b`, `a` was
+    evicted: h is (4 + 10) / 2 and 30 / 1, so `b` goes. Were `b` of 20 bytes, 4 / 20 would be less than 10 / 31.
+    """
+    a, b, c, d, e = ((1, time) for time in (10, 4, 30, 1, 1))
+    assert Forward(chain(a, b, c, d), 3).run().tolist() == [False, True, True, True]
+    assert Forward(chain(a, b, c, d, e), 3).run().tolist() == [False, False, True, True, True]
+    assert Forward(chain(a, (20, 4), c, d), 22).run().tolist() == [True, False, True, True]
+
+
+@given(questions(), st.integers(1, 60))
+def test_dtr_keeps_its_limit_and_evicts_nothing_without_need(question: Question, limit: int) -> None:
+    total = int(question.bytes[question.forward].sum())
+    kept = question.forward & (question.needed | question.fixed)
+    assert (Forward(question, total).run() == kept).all()
+    with suppress(OutOfMemory):
+        saved = Forward(question, limit).run()
+        assert question.bytes[saved].sum() <= limit
+        assert not (saved & ~kept).any()
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Chain:
+    length = draw(st.integers(1, 5))
+    numbers = st.lists(st.integers(0, 6), min_size=length, max_size=length)
+    hands_on = np.zeros((length + 1, length + 1), np.int64)
+    for i, j in combinations(range(length + 1), 2):
+        hands_on[i, j] = draw(st.integers(0, 6)) if j < length else 0
+    all_bytes, costs = (np.array(draw(numbers), np.int64) for _ in range(2))
+    return Chain(all_bytes, hands_on, costs)
+
+
+def least_cost(chain: Chain, room: int, *, fits_again: bool) -> float:
+    """The least time of all ways to cut a chain into runs, each kept or computed again."""
+
+    def from_stage(i: int, room: int) -> float:
+        if i == len(chain.costs):
+            return 0
+        found = [np.inf]
+        if chain.all_bytes[i] <= room:
+            found.append(from_stage(i + 1, room - int(chain.all_bytes[i])))
+        for j in range(i + 1, len(chain.costs) + 1):
+            again = int(chain.all_bytes[i:j].sum()) if fits_again else 0
+            if max(again, chain.hands_on[i, j]) <= room:
+                found.append(int(chain.costs[i:j].sum()) + from_stage(j, room - int(chain.hands_on[i, j])))
+        return min(found)
+
+    return from_stage(0, room)
+
+
+@given(chains(), st.booleans())
+def test_rotors_program_finds_the_best_of_all_runs(chain: Chain, fits_again: bool) -> None:
+    slots = int(chain.all_bytes.sum())
+    least, ends = chain.table(1, slots, fits_again=fits_again)
+    for room in range(slots + 1):
+        best = least_cost(chain, room, fits_again=fits_again)
+        assert least[0, room] == best
+        runs = chain.runs(ends, room, 1)
+        assert (runs is None) == np.isinf(best)
+        if runs is not None:
+            assert sum(int(chain.costs[i:j].sum()) for i, j in runs) == best
+
+
+@given(questions())
+def test_rotor_counts_what_its_runs_save(question: Question) -> None:
+    stage = rotor.stages_of(question)
+    chain, last = rotor.chain_of(question, stage)
+    for i, j in combinations(range(len(chain.costs) + 1), 2):
+        saved = rotor.saved_by(question, [(i, j)], stage, last) & ~question.fixed
+        assert question.bytes[saved].sum() == chain.hands_on[i, j]
+    for i in range(len(chain.costs)):
+        saved = rotor.saved_by(question, [(i, i)], stage, last) & ~question.fixed
+        assert question.bytes[saved].sum() == chain.all_bytes[i]
+
+
+@given(questions(), st.floats(0, 1))
+def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(question: Question, share: float) -> None:
+    assume(len(question) <= 8)
+    problem = question.problem
+    limit = int(share * problem.save_bytes.sum())
+    plans = [question.plan(saved) for saved in every_mask(len(question))]
+    fits = [plan.cost(problem) for plan in plans if plan.keeps_bans(problem) and plan.saved_bytes(problem) <= limit]
+    rows = np.stack([problem.save_bytes.astype(float), np.zeros(len(problem))])[None]
+    solved = checkmate_rounding.relaxation(problem, rows, np.array([float(limit)]), 10)
+    assert solved is not None or not fits
+    if solved is not None and fits:
+        bound, saved = solved
+        assert bound <= min(fits) + 1e-6 * (1 + min(fits))
+        best = Best(question, [Budget("saved-1", "saved", limit)])
+        checkmate_rounding.within(question, Budget("saved-1", "saved", limit), best.offer)
+        for _, choice in best.found.values():
+            assert choice.keeps_bans(problem)
+            assert choice.saved_bytes(problem) <= limit
+        whole = question.plan(saved[question.value] >= 0.5)
+        if np.isin(np.round(saved, 9), (0, 1)).all() and whole.saved_bytes(problem) <= limit:
+            assert abs(whole.cost(problem) - min(fits)) <= 1e-6 * (1 + min(fits)), "whole numbers are the optimum"
+
+
+@given(questions(), st.integers(0, 120))
+def test_retention_intervals_find_the_best_plan_of_their_model(question: Question, limit: int) -> None:
+    assume(len(question) <= 7)
+    times = Times.of(question)
+    held = held_beside(question)[times.moments]
+    schedules = [Schedule.of(question, times, saved) for saved in every_mask(len(question))]
+    fits = [one for one in schedules if one.peak(question, times, held) <= limit]
+    saved = Retention(question, limit).solve()
+    assert (saved is None) == (not fits)
+    if saved is not None:
+        found = Schedule.of(question, times, saved)
+        assert found.peak(question, times, held) <= limit
+        assert cost_of(question, found.again) == min(cost_of(question, one.again) for one in fits)
+
+
+def cost_of(question: Question, again: BoolArray | IntArray) -> int:
+    return int(question.cost[again].sum())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_answers_to_an_instance_are_no_better_than_its_bound(method: str) -> None:
+    posed = Manifest.open(FOLDER).posed(Corpus.open(), "small-dropout-mlp")
+    known = Answers(FOLDER / "answers").of(posed.name)
+    budgets = [budget for budget in posed.budgets if budget.name in ("saved-0.3", "peak-0.7")]
+    rows = list(answered(replace(posed, budgets=tuple(budgets)), method, known))
+    assert rows
+    for row in rows:
+        assert row.get("objective", row["bound"]) >= row["bound"]
+        assert ("objective" in row) == (not row["why"])
+        assert ("saved" in row) == (row.get("objective", row["known"]) < row["known"])
+
+
+def test_the_cheapest_of_better_answers_is_handed_in() -> None:
+    manifest = Manifest.open(FOLDER)
+    rows = [
+        {"instance": "vgg16", "budget": "peak-0.5", "method": method, "run": 0, "seconds": 1.2, **answer}
+        for method, answer in {"a": {"objective": 9}, "b": {"objective": 7, "saved": [1]}}.items()
+    ]
+    rows.append(rows[1] | {"method": "c", "objective": 6, "saved": [2]})
+    (answer,) = solutions(rows, ["2026-11-27T10:00"], manifest)["vgg16"]["answers"]
+    assert (answer["solver"], answer["saved"], answer["date"], answer["seconds"]) == ("c", [2], "2026-11-27", 2)
