@@ -1,6 +1,6 @@
 """Says what programs of memory need beside tensors: what is in registers, and what the backward pass holds in any case.
 
-Programs that know neither need up to three times the memory of the benchmark for the same plan.
+A program that knows neither counts more memory than the benchmark does, for the same plan.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Rounds a linear relaxation, after Jain et al. (MLSys 2020), "Checkmate: breaking the memory wall with optimal tensor
 rematerialization", section 5: a linear program with fractions, and two phases of rounding.
 
-First, what is saved is rounded: to 1 from a threshold on. Second, what must then be computed again follows. As theirs,
-the linear program gets another limit than the budget (they leave a tenth), since rounding may need more. Here the limit
-is found by bisection: it falls until a rounded plan fits, and rises until none does.
+First, what is saved is rounded: to 1 from a threshold on (theirs: 0.5, or at random; here the best of six). Second,
+what must then be computed again follows. As theirs, the linear program gets another limit than the budget (they leave a
+tenth), since rounding may need more. Here the limit is found by bisection: it falls until a rounded plan fits, and
+rises until none does.
 
 Changed: their variables say for each stage of the schedule what is computed and what is in memory: n^2 of each. Here a
 value is computed at most twice, at places that are known, so a variable for each value says whether it is saved, and
 one whether it is computed again. For a budget of saved bytes, there is one row of memory. For one of the peak, there
 are rows for `MOMENTS` nodes of the backward pass: what is saved and still read later, what was computed again and is
-still read, as if what it is computed from were there; and what the backward pass holds beside. What a compiler keeps
-in registers takes no memory unless it is saved. This is not yet the memory of the benchmark; bisection makes up for a
-part of the difference.
+still read, as if what it is computed from were there; and what the backward pass holds beside. What a compiler keeps in
+registers takes no memory unless it is saved. This is not yet the memory of the benchmark; bisection makes up for a part
+of the difference.
 """
 
 # SciPy ships few types.

@@ -3,7 +3,7 @@ memory cost": the backward pass computes a segment again from what was saved at 
 
 Their algorithm 3 walks through the tensors in order, adds up bytes, and makes a cut at the first allowed place where
 the sum exceeds a threshold. Then it searches for the threshold, near the square root of the saved bytes times the
-largest segment. Here every threshold makes one plan, and a budget takes the cheapest plan that it allows.
+largest segment. Here 64 thresholds make one plan each, and a budget takes the cheapest plan that it allows.
 
 Their networks are chains, where a cut saves one tensor. In a graph, a cut saves each tensor that was computed before it
 and is read after it by the forward pass. Generalisations, by where cuts may be:
@@ -13,7 +13,7 @@ and is read after it by the forward pass. Generalisations, by where cuts may be:
 - `in_a_line`: everywhere, but a cut saves only the tensor before it, as if the order of the tensors were a chain. So
   Jain et al. (2020, "Checkmate") compare Chen's algorithm with theirs on graphs, under the name "linearized";
 - `beside_products`: as `at_any_place`, and the results of all matrix products and convolutions are saved, too. Chen et
-  al. recommend to drop only what is cheap.
+  al. also propose to drop only what is cheap.
 
 Changed: what the forward pass does not compute is never saved, unless it must be.
 """

@@ -2,8 +2,8 @@
 
 Nothing is planned: tensors stay in memory until a limit is reached. Then the tensor of the lowest h = cost / (bytes *
 staleness) goes, until the next one fits. Its cost is the time to compute it again together with what was evicted around
-it: their h_DTR^eq, where evicted neighbours form a component, which ends when a member is computed again (they split it
-by subtracting the member's time, as here). Its staleness is the time since it was last read or made.
+it: their h_DTR^eq, where evicted neighbours form a component. When a member is computed again, it leaves the component,
+and its time is subtracted. Its staleness is the time since it was last read or made.
 
 What nobody needs any more is evicted at once (their "eager eviction"). What is evicted and read by the forward pass is
 computed again then.

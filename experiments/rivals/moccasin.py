@@ -116,7 +116,7 @@ class Schedule:
 
 
 class Retention:
-    """Is the program for one limit of memory."""
+    """Holds the program for one limit of memory."""
 
     def __init__(self, question: Question, limit_bytes: int) -> None:
         from ortools.sat.python import cp_model

@@ -52,8 +52,8 @@ class Question:
         forward: (k,) the forward pass computes it in any case.
         fixed: (k,) it cannot be computed again.
         last_forward: (k,) the position of the last value of the forward pass that reads it; its own without any.
-        first_read, last_read: (k,) the nodes of the backward pass that read it first and last, or a view of it; with
-            no such node, the number of nodes plus one, and -1.
+        first_read, last_read: (k,) the nodes of the backward pass that read it first and last, or a view of it; if
+            there is none: the number of nodes plus one, and -1.
     """
 
     graph: Graph

@@ -5,13 +5,16 @@ They decide for each stage, within the bytes that are left: keep everything that
 the input of a run of stages, and compute the run again when the backward pass reaches it. Memory is divided into slots
 (theirs: 500), and sizes are rounded up.
 
-Their networks are given as chains. Here a graph is cut wherever fewer bytes cross than at the places beside, at the
-`STAGES` places with the fewest bytes. Tensors that cross several stages are counted once: with the first run that makes
-them. For that, what a run hands on is counted for each pair of its ends; in a chain, this is its last output.
+Their networks are given as chains. Here a graph is cut where fewer bytes cross than at the places before and after, at
+the `STAGES` such places with the fewest bytes. Tensors that cross several stages are counted once: with the first run
+that makes them. For that, what a run hands on is counted for each pair of its ends; in a chain, this is its last
+output.
 
 Changed: a run that is computed again keeps everything then, as each value is computed at most twice; in theirs, the
-same program plans the run anew. The backward pass of a run must fit beside what is kept before it. For budgets of saved
-bytes, this does not count, so the program runs a second time without it.
+same program plans the run anew. Theirs counts the gradients between stages and the memory that each operator needs
+while it runs; here these are not counted. A run's time includes values that its own end saves. The backward pass of a
+run must fit beside what is kept before it. For budgets of saved bytes, this does not count, so the program runs a
+second time without it.
 """
 
 from __future__ import annotations
