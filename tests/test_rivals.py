@@ -21,21 +21,21 @@ from experiments.rivals import checkmate_rounding, chen, rotor
 from experiments.rivals.backward_memory import held_beside
 from experiments.rivals.dtr import Forward, OutOfMemory
 from experiments.rivals.moccasin import Retention, Schedule, Times
-from experiments.rivals.question import Question
 from experiments.rivals.rotor import Chain
+from experiments.rivals.tensor_instance import TensorInstance
 from remat import Corpus, Graph, GraphBuilder
 from remat.facts.columns import BoolArray, IntArray
 from remat.problem.problem_file import Budget
 
 
-def asked(graph: Graph, costs: list[int]) -> Question:
+def asked(graph: Graph, costs: list[int]) -> TensorInstance:
     """A graph whose values take these times, by turns, to compute again."""
     problem = RecomputeTime("flops").pose(graph)
     times = np.resize(np.array(costs, np.int64), len(problem)) * ~graph.leaf[graph.plannable]
-    return Question.of(graph, replace(problem, recompute_cost=times))
+    return TensorInstance.of(graph, replace(problem, recompute_cost=times))
 
 
-def chain(*tensors: tuple[int, int]) -> Question:
+def chain(*tensors: tuple[int, int]) -> TensorInstance:
     """A chain of tensors, by bytes and time; the backward pass reads all of them, the last one first."""
     g = GraphBuilder()
     names = [g.input("x", bytes=1)]
@@ -50,7 +50,7 @@ def chain(*tensors: tuple[int, int]) -> Question:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> TensorInstance:
     graph = draw(training_steps(most=6))
     assume(feasible(graph))
     return asked(graph, draw(st.lists(st.integers(0, 20), min_size=3, max_size=9)))
@@ -78,30 +78,30 @@ def test_chens_cuts_are_the_first_that_exceed_the_threshold(tensors: list[tuple[
 @pytest.mark.parametrize("length", [16, 49, 100])
 def test_chen_on_equal_layers_needs_twice_the_square_root(length: int) -> None:
     """Saved layers and the longest run between them, together, as section 4.1 of the paper says."""
-    question = chain(*[(8, 1)] * length)
+    instance = chain(*[(8, 1)] * length)
     for plans in (chen.at_articulation_points, chen.at_any_place, chen.in_a_line):
         takes = list[int]()
-        for saved in plans(question):
+        for saved in plans(instance):
             ends = [-1, *np.flatnonzero(saved).tolist(), length]
             takes.append(int(saved.sum()) + max(end - start - 1 for start, end in pairwise(ends)))
         assert 2 * length**0.5 - 2 <= min(takes) <= 2 * length**0.5 + 2
 
 
 @given(questions())
-def test_what_crosses_a_cut_is_all_that_later_operators_of_the_forward_pass_read(question: Question) -> None:
-    graph, counts = question.graph, chen.crossing(question)
+def test_what_crosses_a_cut_is_all_that_later_operators_of_the_forward_pass_read(instance: TensorInstance) -> None:
+    graph, counts = instance.graph, chen.crossing(instance)
     assume(not any(graph.view[v] and len(read) > 1 for v, read in enumerate(graph.operands)))  # no real view has two
     nodes = graph.plannable
-    owner = {int(nodes[v]): p for p, v in enumerate(question.value.tolist())}
-    for cut in np.flatnonzero(question.forward).tolist():
-        node = nodes[question.value[cut]]
+    owner = {int(nodes[v]): p for p, v in enumerate(instance.value.tolist())}
+    for cut in np.flatnonzero(instance.forward).tolist():
+        node = nodes[instance.value[cut]]
         read = {
             owner[int(graph.base[u])]
             for u, v in zip(graph.producers.tolist(), graph.consumers.tolist(), strict=True)
             if graph.in_forward[v] and v > node and int(graph.base[u]) in owner and graph.base[u] <= node
         }
-        assert set(np.flatnonzero(chen.crossing_tensors(question, cut)).tolist()) == read
-        assert counts[cut] == sum(not question.fixed[p] for p in read)
+        assert set(np.flatnonzero(chen.crossing_tensors(instance, cut)).tolist()) == read
+        assert counts[cut] == sum(not instance.fixed[p] for p in read)
 
 
 def test_dtr_evicts_by_cost_bytes_and_staleness() -> None:
@@ -118,13 +118,13 @@ def test_dtr_evicts_by_cost_bytes_and_staleness() -> None:
 
 
 @given(questions(), st.integers(1, 60))
-def test_dtr_keeps_its_limit_and_evicts_nothing_without_need(question: Question, limit: int) -> None:
-    total = int(question.bytes[question.forward].sum())
-    kept = question.forward & (question.needed | question.fixed)
-    assert (Forward(question, total).run() == kept).all()
+def test_dtr_keeps_its_limit_and_evicts_nothing_without_need(instance: TensorInstance, limit: int) -> None:
+    total = int(instance.bytes[instance.forward].sum())
+    kept = instance.forward & (instance.needed | instance.fixed)
+    assert (Forward(instance, total).run() == kept).all()
     with suppress(OutOfMemory):
-        saved = Forward(question, limit).run()
-        assert question.bytes[saved].sum() <= limit
+        saved = Forward(instance, limit).run()
+        assert instance.bytes[saved].sum() <= limit
         assert not (saved & ~kept).any()
 
 
@@ -171,23 +171,23 @@ def test_rotors_program_finds_the_best_of_all_runs(chain: Chain, fits_again: boo
 
 
 @given(questions())
-def test_rotor_counts_what_its_runs_save(question: Question) -> None:
-    stage = rotor.stages_of(question)
-    chain, last = rotor.chain_of(question, stage)
+def test_rotor_counts_what_its_runs_save(instance: TensorInstance) -> None:
+    stage = rotor.stages_of(instance)
+    chain, last = rotor.chain_of(instance, stage)
     for i, j in combinations(range(len(chain.costs) + 1), 2):
-        saved = rotor.saved_by(question, [(i, j)], stage, last) & ~question.fixed
-        assert question.bytes[saved].sum() == chain.hands_on[i, j]
+        saved = rotor.saved_by(instance, [(i, j)], stage, last) & ~instance.fixed
+        assert instance.bytes[saved].sum() == chain.hands_on[i, j]
     for i in range(len(chain.costs)):
-        saved = rotor.saved_by(question, [(i, i)], stage, last) & ~question.fixed
-        assert question.bytes[saved].sum() == chain.all_bytes[i]
+        saved = rotor.saved_by(instance, [(i, i)], stage, last) & ~instance.fixed
+        assert instance.bytes[saved].sum() == chain.all_bytes[i]
 
 
 @given(questions(), st.floats(0, 1))
-def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(question: Question, share: float) -> None:
-    assume(len(question) <= 8)
-    problem = question.problem
+def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(instance: TensorInstance, share: float) -> None:
+    assume(len(instance) <= 8)
+    problem = instance.problem
     limit = int(share * problem.save_bytes.sum())
-    plans = [question.plan(saved) for saved in every_mask(len(question))]
+    plans = [instance.plan(saved) for saved in every_mask(len(instance))]
     fits = [plan.cost(problem) for plan in plans if plan.keeps_bans(problem) and plan.saved_bytes(problem) <= limit]
     rows = np.stack([problem.save_bytes.astype(float), np.zeros(len(problem))])[None]
     solved = checkmate_rounding.relaxation(problem, rows, np.array([float(limit)]), 10)
@@ -195,33 +195,33 @@ def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(question: Question
     if solved is not None and fits:
         bound, saved = solved
         assert bound <= min(fits) + 1e-6 * (1 + min(fits))
-        best = Best(question, [Budget("saved-1", "saved", limit)])
-        checkmate_rounding.within(question, Budget("saved-1", "saved", limit), best.offer)
+        best = Best(instance, [Budget("saved-1", "saved", limit)])
+        checkmate_rounding.within(instance, Budget("saved-1", "saved", limit), best.offer)
         for _, choice in best.found.values():
             assert choice.keeps_bans(problem)
             assert choice.saved_bytes(problem) <= limit
-        whole = question.plan(saved[question.value] >= 0.5)
+        whole = instance.plan(saved[instance.value] >= 0.5)
         if np.isin(np.round(saved, 9), (0, 1)).all() and whole.saved_bytes(problem) <= limit:
             assert abs(whole.cost(problem) - min(fits)) <= 1e-6 * (1 + min(fits)), "whole numbers are the optimum"
 
 
 @given(questions(), st.integers(0, 120))
-def test_retention_intervals_find_the_best_plan_of_their_model(question: Question, limit: int) -> None:
-    assume(len(question) <= 7)
-    times = Times.of(question)
-    held = held_beside(question)[times.moments]
-    schedules = [Schedule.of(question, times, saved) for saved in every_mask(len(question))]
-    fits = [one for one in schedules if one.peak(question, times, held) <= limit]
-    saved = Retention(question, limit).solve()
+def test_retention_intervals_find_the_best_plan_of_their_model(instance: TensorInstance, limit: int) -> None:
+    assume(len(instance) <= 7)
+    times = Times.of(instance)
+    held = held_beside(instance)[times.moments]
+    schedules = [Schedule.of(instance, times, saved) for saved in every_mask(len(instance))]
+    fits = [one for one in schedules if one.peak(instance, times, held) <= limit]
+    saved = Retention(instance, limit).solve()
     assert (saved is None) == (not fits)
     if saved is not None:
-        found = Schedule.of(question, times, saved)
-        assert found.peak(question, times, held) <= limit
-        assert cost_of(question, found.again) == min(cost_of(question, one.again) for one in fits)
+        found = Schedule.of(instance, times, saved)
+        assert found.peak(instance, times, held) <= limit
+        assert cost_of(instance, found.again) == min(cost_of(instance, one.again) for one in fits)
 
 
-def cost_of(question: Question, again: BoolArray | IntArray) -> int:
-    return int(question.cost[again].sum())
+def cost_of(instance: TensorInstance, again: BoolArray | IntArray) -> int:
+    return int(instance.cost[again].sum())
 
 
 @pytest.mark.parametrize("method", METHODS)

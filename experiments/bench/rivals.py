@@ -36,7 +36,7 @@ from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
 from experiments.rivals import checkmate_rounding, chen, dtr, moccasin, rotor
-from experiments.rivals.question import Offer, Question, Takes
+from experiments.rivals.tensor_instance import PlanMemory, ScorePlan, TensorInstance
 from remat import Choice, Corpus
 from remat.facts.columns import BoolArray
 from remat.predict.memory import Simulator
@@ -44,7 +44,7 @@ from remat.problem.problem_file import Budget
 
 LIMIT_S = 30.0
 
-FOR_ALL_BUDGETS: dict[str, Callable[[Question], Iterator[BoolArray]]] = {
+FOR_ALL_BUDGETS: dict[str, Callable[[TensorInstance], Iterator[BoolArray]]] = {
     "chen, articulation points": chen.at_articulation_points,
     "chen, any place": chen.at_any_place,
     "chen, in a line": chen.in_a_line,
@@ -52,7 +52,7 @@ FOR_ALL_BUDGETS: dict[str, Callable[[Question], Iterator[BoolArray]]] = {
     "dtr": dtr.plans,
     "rotor": rotor.plans,
 }
-FOR_ONE_BUDGET: dict[str, Callable[[Question, Budget, Offer], None]] = {
+FOR_ONE_BUDGET: dict[str, Callable[[TensorInstance, Budget, ScorePlan], None]] = {
     "checkmate, rounded": checkmate_rounding.within,
     "moccasin": moccasin.within_peak,
 }
@@ -66,21 +66,21 @@ class OutOfTime(Exception):
 class Best:
     """Keeps the cheapest plan within each of some budgets, until the time is over."""
 
-    def __init__(self, question: Question, budgets: Sequence[Budget], limit_s: float = LIMIT_S) -> None:
+    def __init__(self, instance: TensorInstance, budgets: Sequence[Budget], limit_s: float = LIMIT_S) -> None:
         self.found = dict[str, tuple[int, Choice]]()
         self.plans = 0
-        self._question, self._budgets, self._simulator = question, budgets, Simulator(question.graph)
+        self._instance, self._budgets, self._simulator = instance, budgets, Simulator(instance.graph)
         self._end = time.process_time() + limit_s
 
-    def offer(self, saved: BoolArray) -> Takes:
+    def offer(self, saved: BoolArray) -> PlanMemory:
         """Completes a plan, keeps it where it is the cheapest so far, and returns what it takes.
 
         Raises:
             OutOfTime: no more plans are to be made.
         """
-        problem, choice = self._question.problem, self._question.plan(saved)
-        peak = self._simulator.peak(self._question.graph.for_all_values(choice.saved))
-        takes, cost = Takes(choice.saved_bytes(problem), peak), choice.cost(problem)
+        problem, choice = self._instance.problem, self._instance.plan(saved)
+        peak = self._simulator.peak(self._instance.graph.for_all_values(choice.saved))
+        takes, cost = PlanMemory(choice.saved_bytes(problem), peak), choice.cost(problem)
         self.plans += 1
         for budget in self._budgets:
             known = self.found.get(budget.name)
@@ -101,12 +101,12 @@ def measure(case: tuple[str, str]) -> Iterator[dict[str, Any]]:
 
 def answered(posed: Posed, method: str, known: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields a row for each budget that has an answer already."""
-    question = Question.of(posed.graph, posed.problem)
+    instance = TensorInstance.of(posed.graph, posed.problem)
     different = {(b.of, b.bytes): b for b in reversed(posed.budgets) if b.name in known}
     budgets = [b for b in reversed(different.values()) if method != "moccasin" or b.of == "peak"]
     for group in [budgets] if method in FOR_ALL_BUDGETS else [[budget] for budget in budgets]:
-        start, best = time.process_time(), Best(question, group)
-        is_whole = _run(method, question, group[0], best)
+        start, best = time.process_time(), Best(instance, group)
+        is_whole = _run(method, instance, group[0], best)
         seconds = round(time.process_time() - start, 2)
         for budget in group:
             row = {"method": method, "instance": posed.name, "budget": budget.name, "values": len(posed.problem)}
@@ -117,13 +117,13 @@ def answered(posed: Posed, method: str, known: dict[str, dict[str, Any]]) -> Ite
             yield row | objectives | answer | {"plans": best.plans, "seconds": seconds, "ended": is_whole, "why": why}
 
 
-def _run(method: str, question: Question, budget: Budget, best: Best) -> bool:
+def _run(method: str, instance: TensorInstance, budget: Budget, best: Best) -> bool:
     """Runs a method; returns whether it ended before its time was over."""
     try:
         if method in FOR_ONE_BUDGET:
-            FOR_ONE_BUDGET[method](question, budget, best.offer)
+            FOR_ONE_BUDGET[method](instance, budget, best.offer)
         else:
-            for saved in FOR_ALL_BUDGETS[method](question):
+            for saved in FOR_ALL_BUDGETS[method](instance):
                 best.offer(saved)
     except OutOfTime:
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.rivals.question import Question
+from experiments.rivals.tensor_instance import TensorInstance
 from remat import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.memory.lifetimes import Lifetimes, alive_bytes
@@ -15,14 +15,14 @@ from remat.predict.memory.order import Order
 from remat.predict.memory.storages import StorageFacts
 
 
-def held_beside(question: Question) -> IntArray:
+def held_beside(instance: TensorInstance) -> IntArray:
     """Returns (N + 1,) the bytes during each node of the backward pass, if all that can be saved is saved."""
-    graph, facts = question.graph, StorageFacts.of(question.graph)
-    everything = Choice.from_saved(question.problem, ~question.problem.cannot_save.mask)
+    graph, facts = instance.graph, StorageFacts.of(instance.graph)
+    everything = Choice.from_saved(instance.problem, ~instance.problem.cannot_save.mask)
     order = Order.of(facts, graph.for_all_values(everything.saved))
     lives = Lifetimes.of(facts, order, True)
     decided = np.zeros(len(graph), np.bool_)
-    decided[graph.plannable[question.value]] = True
+    decided[graph.plannable[instance.value]] = True
     others = ~decided[lives.base] | (lives.output & ~lives.saved)
     steps = len(order.forward) + len(order.backward)
     during = alive_bytes(lives.start[others], lives.end[others], lives.size[others], steps)
@@ -35,11 +35,11 @@ def held_beside(question: Question) -> IntArray:
     return held
 
 
-def in_registers(question: Question) -> BoolArray:
+def in_registers(instance: TensorInstance) -> BoolArray:
     """Returns a mask (k,) of the tensors that are in registers wherever they are not saved: all readers are fused."""
-    graph, facts = question.graph, StorageFacts.of(question.graph)
+    graph, facts = instance.graph, StorageFacts.of(instance.graph)
     written = np.zeros(len(graph), np.bool_)
     written[graph.base[facts.producers[facts.unfused]]] = True
     written[graph.base[graph.gradient | graph.output]] = True
-    nodes = graph.plannable[question.value]
+    nodes = graph.plannable[instance.value]
     return facts.fusible[nodes] & ~written[nodes]

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from experiments.rivals.backward_memory import held_beside, in_registers
-from experiments.rivals.question import FloatArray, Offer, Question
+from experiments.rivals.tensor_instance import FloatArray, ScorePlan, TensorInstance
 from remat import Problem
 from remat.facts.columns import BoolArray, IntArray
 from remat.problem.problem_file import Budget
@@ -39,7 +39,7 @@ MOMENTS = 60
 LIMIT_S = 30.0
 
 
-def within(question: Question, budget: Budget, offer: Offer) -> None:
+def within(instance: TensorInstance, budget: Budget, offer: ScorePlan) -> None:
     """Offers the rounded plans of each limit and each threshold."""
     low, high = PARTS
     part, end = 1.0, time.process_time() + LIMIT_S
@@ -47,11 +47,11 @@ def within(question: Question, budget: Budget, offer: Offer) -> None:
         left_s = end - time.process_time()
         if left_s <= 0:
             return
-        rows, limits = _memory(question, budget, part)
-        solved = relaxation(question.problem, rows, limits, left_s)
+        rows, limits = _memory(instance, budget, part)
+        solved = relaxation(instance.problem, rows, limits, left_s)
         takes = [budget.bytes]
         if solved is not None:
-            takes = [offer(solved[1][question.value] >= threshold).of(budget) for threshold in THRESHOLDS]
+            takes = [offer(solved[1][instance.value] >= threshold).of(budget) for threshold in THRESHOLDS]
         if solved is not None and min(takes) > budget.bytes:
             high = part
         else:  # a plan fits, or the limit is so low that no plan is known to fit
@@ -98,33 +98,33 @@ def relaxation(
     return (solved.fun * unit, solved.x[:n]) if solved.status == 0 else None
 
 
-def _memory(question: Question, budget: Budget, part: float) -> tuple[FloatArray, FloatArray]:
+def _memory(instance: TensorInstance, budget: Budget, part: float) -> tuple[FloatArray, FloatArray]:
     """Returns the rows of memory and their limits, for a part of a budget."""
-    sizes, n = question.bytes.astype(float), len(question.problem)
+    sizes, n = instance.bytes.astype(float), len(instance.problem)
     if budget.of == "saved":
-        return np.stack([question.problem.save_bytes.astype(float), np.zeros(n)])[None], np.array([part * budget.bytes])
-    registers = in_registers(question)
-    asked, until = _lifetimes(question, registers)
-    at = np.unique(asked[question.needed])
+        return np.stack([instance.problem.save_bytes.astype(float), np.zeros(n)])[None], np.array([part * budget.bytes])
+    registers = in_registers(instance)
+    asked, until = _lifetimes(instance, registers)
+    at = np.unique(asked[instance.needed])
     at = at[np.linspace(0, len(at) - 1, min(MOMENTS, len(at))).astype(np.int64)]
     rows = np.zeros((len(at), 2, n))
     for row, moment in zip(rows, at.tolist(), strict=True):
-        row[0, question.value] = sizes * (until >= moment)
-        row[1, question.value] = sizes * ~registers * ((asked <= moment) & (until >= moment))
-    return rows, np.maximum(part * budget.bytes - held_beside(question)[at], 0)
+        row[0, instance.value] = sizes * (until >= moment)
+        row[1, instance.value] = sizes * ~registers * ((asked <= moment) & (until >= moment))
+    return rows, np.maximum(part * budget.bytes - held_beside(instance)[at], 0)
 
 
-def _lifetimes(question: Question, registers: BoolArray) -> tuple[IntArray, IntArray]:
+def _lifetimes(instance: TensorInstance, registers: BoolArray) -> tuple[IntArray, IntArray]:
     """Returns (k,) the nodes of the backward pass from which and until which each tensor is read.
 
     What the backward pass does not read is read by what is computed from it. A tensor that is read is taken to be
     computed again for its own readers only: who asks for it before depends on the plan.
     """
-    first, last = question.first_read.copy(), question.last_read.copy()
-    for p in range(len(question) - 1, -1, -1):
-        if first[p] <= len(question.graph):
-            for u in question.operands[p]:
+    first, last = instance.first_read.copy(), instance.last_read.copy()
+    for p in range(len(instance) - 1, -1, -1):
+        if first[p] <= len(instance.graph):
+            for u in instance.operands[p]:
                 last[u] = max(last[u], last[p] if registers[p] else first[p])
-                if not question.needed[u]:
+                if not instance.needed[u]:
                     first[u] = min(first[u], first[p])
     return first, last

@@ -24,25 +24,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from experiments.rivals.question import Question
+from experiments.rivals.tensor_instance import TensorInstance
 from remat.facts.columns import BoolArray, IntArray
 
 THRESHOLDS = 64
 
 
-def crossing(question: Question) -> IntArray:
+def crossing(instance: TensorInstance) -> IntArray:
     """Returns (k,) how many tensors cross a cut behind each tensor; those that are always saved do not count."""
-    free = np.flatnonzero(question.forward & ~question.fixed)
-    change = np.zeros(len(question.problem) + 1, np.int64)
-    np.add.at(change, question.value[free], 1)
-    np.add.at(change, question.last_forward[free], -1)
-    return change.cumsum()[question.value]
+    free = np.flatnonzero(instance.forward & ~instance.fixed)
+    change = np.zeros(len(instance.problem) + 1, np.int64)
+    np.add.at(change, instance.value[free], 1)
+    np.add.at(change, instance.last_forward[free], -1)
+    return change.cumsum()[instance.value]
 
 
-def crossing_tensors(question: Question, cut: int) -> BoolArray:
+def crossing_tensors(instance: TensorInstance, cut: int) -> BoolArray:
     """Returns a mask (k,) of the tensors that cross a cut behind a tensor."""
-    place = question.value[cut]
-    return question.forward & (question.value <= place) & (question.last_forward > place)
+    place = instance.value[cut]
+    return instance.forward & (instance.value <= place) & (instance.last_forward > place)
 
 
 def cuts(sizes: IntArray, allowed: BoolArray, threshold: float) -> list[int]:
@@ -56,40 +56,40 @@ def cuts(sizes: IntArray, allowed: BoolArray, threshold: float) -> list[int]:
     return found
 
 
-def at_articulation_points(question: Question) -> Iterator[BoolArray]:
+def at_articulation_points(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each threshold, with cuts where one tensor crosses."""
-    yield from _plans(question, question.forward & (crossing(question) == 1), whole=True)
+    yield from _plans(instance, instance.forward & (crossing(instance) == 1), whole=True)
 
 
-def at_any_place(question: Question) -> Iterator[BoolArray]:
+def at_any_place(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each threshold, with cuts everywhere, and all that crosses them saved."""
-    yield from _plans(question, question.forward, whole=True)
+    yield from _plans(instance, instance.forward, whole=True)
 
 
-def in_a_line(question: Question) -> Iterator[BoolArray]:
+def in_a_line(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each threshold, with cuts everywhere, and only the tensor before a cut saved."""
-    yield from _plans(question, question.forward, whole=False)
+    yield from _plans(instance, instance.forward, whole=False)
 
 
-def beside_products(question: Question) -> Iterator[BoolArray]:
+def beside_products(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields the plans of `at_any_place` with the results of matrix products, convolutions and attention saved."""
-    products = question.graph.compute_bound[question.graph.plannable[question.value]]
-    sizes = np.where(question.forward & ~products, question.bytes, 0)
-    for saved in _plans(question, question.forward, whole=True, sizes=sizes):
+    products = instance.graph.compute_bound[instance.graph.plannable[instance.value]]
+    sizes = np.where(instance.forward & ~products, instance.bytes, 0)
+    for saved in _plans(instance, instance.forward, whole=True, sizes=sizes):
         yield saved | products
 
 
 def _plans(
-    question: Question, allowed: BoolArray, *, whole: bool, sizes: IntArray | None = None
+    instance: TensorInstance, allowed: BoolArray, *, whole: bool, sizes: IntArray | None = None
 ) -> Iterator[BoolArray]:
     if sizes is None:
-        sizes = np.where(question.forward, question.bytes, 0)
+        sizes = np.where(instance.forward, instance.bytes, 0)
     if not allowed.any():
         return
     most = max(int(sizes.sum()), 1)
     for i in range(THRESHOLDS - 1, -1, -1):
         threshold = most ** (i / (THRESHOLDS - 1))
-        saved = np.zeros(len(question), np.bool_)
+        saved = np.zeros(len(instance), np.bool_)
         for cut in cuts(sizes, allowed, threshold):
-            saved |= crossing_tensors(question, cut) if whole else np.arange(len(question)) == cut
+            saved |= crossing_tensors(instance, cut) if whole else np.arange(len(instance)) == cut
         yield saved

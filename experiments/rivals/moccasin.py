@@ -26,7 +26,7 @@ import numpy as np
 
 from experiments.rivals import chen
 from experiments.rivals.backward_memory import held_beside, in_registers
-from experiments.rivals.question import Offer, Question
+from experiments.rivals.tensor_instance import ScorePlan, TensorInstance
 from remat.facts.columns import BoolArray, IntArray
 from remat.problem.problem_file import Budget
 from solvers.cpsat_backend import new_backend, run_search
@@ -55,17 +55,17 @@ class Times:
     registers: BoolArray
 
     @classmethod
-    def of(cls, question: Question) -> Times:
+    def of(cls, instance: TensorInstance) -> Times:
         """Gives a time to each node that may be the first to ask for a tensor, or the last to read it."""
-        k, asked = len(question), question.asked_at
-        moments = np.unique(np.concatenate([asked[asked <= len(question.graph)], question.last_read[question.needed]]))
+        k, asked = len(instance), instance.asked_at
+        moments = np.unique(np.concatenate([asked[asked <= len(instance.graph)], instance.last_read[instance.needed]]))
         first, last = (
-            np.where(question.needed, k + np.searchsorted(moments, reads), -1)
-            for reads in (question.first_read, question.last_read)
+            np.where(instance.needed, k + np.searchsorted(moments, reads), -1)
+            for reads in (instance.first_read, instance.last_read)
         )
-        last_forward, registers = np.arange(k), in_registers(question)
-        for p in np.flatnonzero(question.forward)[::-1].tolist():
-            for u in question.operands[p]:
+        last_forward, registers = np.arange(k), in_registers(instance)
+        for p in np.flatnonzero(instance.forward)[::-1].tolist():
+            for u in instance.operands[p]:
                 last_forward[u] = max(last_forward[u], last_forward[p] if registers[p] else p)
         return cls(first, last, moments, last_forward, registers)
 
@@ -86,30 +86,30 @@ class Schedule:
     until2: IntArray
 
     @classmethod
-    def of(cls, question: Question, times: Times, saved: BoolArray) -> Schedule:
+    def of(cls, instance: TensorInstance, times: Times, saved: BoolArray) -> Schedule:
         """Computes a tensor again where it is first asked for, and keeps it as long as it is read."""
-        k, never = len(question), len(question) + len(times.moments)
-        saved = saved | question.fixed
+        k, never = len(instance), len(instance) + len(times.moments)
+        saved = saved | instance.fixed
         from2, until, until2 = np.where(times.last >= 0, times.first, never), times.last.copy(), times.last.copy()
         for p in range(k - 1, -1, -1):
             if not saved[p] and from2[p] < never:
                 until2[p] = max(until2[p], from2[p])
-                for u in question.operands[p]:
+                for u in instance.operands[p]:
                     from2[u] = min(from2[u], from2[p])
                     until2[u] = max(until2[u], until2[p] if times.registers[p] else from2[p])
         again, kept = ~saved & (from2 < never), saved & (from2 < never)
         until = np.where(again, times.last_forward, np.maximum(times.last_forward, until2))
         return cls(again, kept, until, from2, np.maximum(until2, from2))
 
-    def peak(self, question: Question, times: Times, held: IntArray) -> int:
+    def peak(self, instance: TensorInstance, times: Times, held: IntArray) -> int:
         """Returns the most bytes of all intervals that overlap, and of what the backward pass holds beside, (m,)."""
-        k = len(question)
+        k = len(instance)
         change = np.zeros(k + len(held) + 2, np.int64)
-        first = self.kept | (question.forward & ~times.registers)
+        first = self.kept | (instance.forward & ~times.registers)
         second = self.again & ~times.registers
         for which, start, end in ((first, np.arange(k), self.until), (second, self.from2, self.until2)):
-            np.add.at(change, start[which], question.bytes[which])
-            np.add.at(change, end[which] + 1, -question.bytes[which])
+            np.add.at(change, start[which], instance.bytes[which])
+            np.add.at(change, end[which] + 1, -instance.bytes[which])
         change = change.cumsum()
         change[k : k + len(held)] += held
         return int(change.max(initial=0))
@@ -118,13 +118,13 @@ class Schedule:
 class Retention:
     """Holds the program for one limit of memory."""
 
-    def __init__(self, question: Question, limit_bytes: int) -> None:
+    def __init__(self, instance: TensorInstance, limit_bytes: int) -> None:
         from ortools.sat.python import cp_model
 
         self.program: Any = cp_model.CpModel()
-        self._question, self._times = question, Times.of(question)
-        self._held = held_beside(question)[self._times.moments]
-        k, end = len(question), len(question) + len(self._times.moments)
+        self._instance, self._times = instance, Times.of(instance)
+        self._held = held_beside(instance)[self._times.moments]
+        k, end = len(instance), len(instance) + len(self._times.moments)
         self.again, self._kept = ([self.program.new_bool_var("") for _ in range(k)] for _ in range(2))
         self._until = [self.program.new_int_var(late, end, "") for late in self._times.last_forward.tolist()]
         self._from2, self._until2 = ([self.program.new_int_var(k, end, "") for _ in range(k)] for _ in range(2))
@@ -132,20 +132,20 @@ class Retention:
             self._state(p)
         self._limit(limit_bytes)
         self._begin(limit_bytes)
-        unit = int(np.gcd.reduce(question.cost)) or 1
-        self.program.minimize(cp_model.LinearExpr.weighted_sum(self.again, (question.cost // unit).tolist()))
+        unit = int(np.gcd.reduce(instance.cost)) or 1
+        self.program.minimize(cp_model.LinearExpr.weighted_sum(self.again, (instance.cost // unit).tolist()))
 
     def _state(self, p: int) -> None:
         program, again, times = self.program, self.again[p], self._times
         program.add(self._until2[p] >= self._from2[p])
-        if self._question.fixed[p]:
+        if self._instance.fixed[p]:
             program.add(again == 0)
         if times.last[p] >= 0:
             program.add_bool_or(again, self._kept[p])
             program.add(self._until[p] >= int(times.last[p])).only_enforce_if(~again)
             program.add(self._from2[p] <= int(times.first[p])).only_enforce_if(again)
             program.add(self._until2[p] >= int(times.last[p])).only_enforce_if(again)
-        for u in self._question.operands[p]:  # in memory when `p` is computed again
+        for u in self._instance.operands[p]:  # in memory when `p` is computed again
             read_until = self._until2[p] if times.registers[p] else self._from2[p]
             program.add_bool_or(~again, self.again[u], self._kept[u])
             program.add(self._until[u] >= read_until).only_enforce_if(again, ~self.again[u])
@@ -153,14 +153,14 @@ class Retention:
             program.add(self._until2[u] >= read_until).only_enforce_if(again, self.again[u])
 
     def _limit(self, limit_bytes: int) -> None:
-        program, k = self.program, len(self._question)
+        program, k = self.program, len(self._instance)
         unit = max(limit_bytes / UNITS, 1)
         intervals, sizes = list[Any](), list[int]()
-        for p, size in enumerate(np.ceil(self._question.bytes / unit).astype(np.int64).tolist()):
+        for p, size in enumerate(np.ceil(self._instance.bytes / unit).astype(np.int64).tolist()):
             longest = k + len(self._times.moments) + 1
             is_register, again = self._times.registers[p], self.again[p]
             length, ends = program.new_int_var(1, longest, ""), self._until[p] + 1
-            if self._question.forward[p] and not is_register:
+            if self._instance.forward[p] and not is_register:
                 intervals.append(program.new_interval_var(p, length, ends, ""))
             else:  # in memory from the forward pass on only if it is saved
                 intervals.append(program.new_optional_interval_var(p, length, ends, self._kept[p], ""))
@@ -175,11 +175,11 @@ class Retention:
 
     def _begin(self, limit_bytes: int) -> None:
         """Hints at the cheapest of Chen's plans that fits by this program, else at the one that takes least."""
-        question = self._question
-        plans = [Schedule.of(question, self._times, saved) for saved in chen.at_any_place(question)]
+        instance = self._instance
+        plans = [Schedule.of(instance, self._times, saved) for saved in chen.at_any_place(instance)]
 
         def rank(plan: Schedule) -> tuple[int, int]:
-            return max(plan.peak(question, self._times, self._held), limit_bytes), int(question.cost[plan.again].sum())
+            return max(plan.peak(instance, self._times, self._held), limit_bytes), int(instance.cost[plan.again].sum())
 
         plan = min(plans, key=rank)
         columns = (self.again, plan.again), (self._kept, plan.kept), (self._until, plan.until)
@@ -201,12 +201,12 @@ class Retention:
         return np.array([not backend.boolean_value(literal) for literal in self.again], np.bool_)
 
 
-def within_peak(question: Question, budget: Budget, offer: Offer) -> None:
+def within_peak(instance: TensorInstance, budget: Budget, offer: ScorePlan) -> None:
     """Offers a plan for each round, until the processor time is over."""
     low, high, limit = 0.5 * budget.bytes, 2.0 * budget.bytes, float(budget.bytes)
     end = time.process_time() + LIMIT_S
     for _ in range(ROUNDS):
-        saved = Retention(question, int(limit)).solve()
+        saved = Retention(instance, int(limit)).solve()
         peak = 0 if saved is None else offer(saved).peak_bytes
         if peak > budget.bytes:
             high = limit

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.rivals.question import FloatArray, Question
+from experiments.rivals.tensor_instance import FloatArray, TensorInstance
 from remat.facts.columns import BoolArray, IntArray
 
 STAGES, SLOTS, PLANS = 200, 4000, 200
@@ -90,60 +90,60 @@ class Chain:
         return found
 
 
-def stages_of(question: Question) -> IntArray:
+def stages_of(instance: TensorInstance) -> IntArray:
     """Returns (k,) the stage of each tensor."""
-    free = np.flatnonzero(question.forward & ~question.fixed)
-    change = np.zeros(len(question.problem) + 1, np.int64)
-    np.add.at(change, question.value[free], question.bytes[free])
-    np.add.at(change, question.last_forward[free], -question.bytes[free])
-    places = np.flatnonzero(question.forward)
-    across = change.cumsum()[question.value[places]]
+    free = np.flatnonzero(instance.forward & ~instance.fixed)
+    change = np.zeros(len(instance.problem) + 1, np.int64)
+    np.add.at(change, instance.value[free], instance.bytes[free])
+    np.add.at(change, instance.last_forward[free], -instance.bytes[free])
+    places = np.flatnonzero(instance.forward)
+    across = change.cumsum()[instance.value[places]]
     before, behind = np.append(across[:1], across[:-1]), np.append(across[1:], across[-1:])
     cuts = np.flatnonzero((across <= before) & (across < behind))
     cuts = places[np.sort(cuts[np.argsort(across[cuts], kind="stable")[: STAGES - 1]])]
-    stage = np.searchsorted(cuts, np.arange(len(question)))
-    for p in np.flatnonzero(~question.forward).tolist():
-        stage[p] = max((stage[u] for u in question.operands[p]), default=0)
+    stage = np.searchsorted(cuts, np.arange(len(instance)))
+    for p in np.flatnonzero(~instance.forward).tolist():
+        stage[p] = max((stage[u] for u in instance.operands[p]), default=0)
     return stage
 
 
-def chain_of(question: Question, stage: IntArray) -> tuple[Chain, IntArray]:
+def chain_of(instance: TensorInstance, stage: IntArray) -> tuple[Chain, IntArray]:
     """Returns the chain of stages, and (k,) the last stage in which the forward pass reads each tensor."""
-    count, free = int(stage.max(initial=0)) + 1, ~question.fixed
+    count, free = int(stage.max(initial=0)) + 1, ~instance.fixed
     last = stage.copy()
-    for p in np.flatnonzero(question.forward).tolist():
-        for u in question.operands[p]:
+    for p in np.flatnonzero(instance.forward).tolist():
+        for u in instance.operands[p]:
             last[u] = max(last[u], stage[p])
-    is_kept = free & (question.needed | (last > stage))
-    every = np.bincount(stage[is_kept], question.bytes[is_kept], count).astype(np.int64)
+    is_kept = free & (instance.needed | (last > stage))
+    every = np.bincount(stage[is_kept], instance.bytes[is_kept], count).astype(np.int64)
     hands_on = np.zeros((count + 1, count + 1), np.int64)
     made = np.zeros((count, count), np.int64)  # bytes by the stage that makes them, and the last one that reads them
-    np.add.at(made, (stage[free], last[free]), question.bytes[free])
+    np.add.at(made, (stage[free], last[free]), instance.bytes[free])
     for j in range(1, count + 1):
         read_later = made[:, j:].sum(1)
         hands_on[:j, j] = read_later[:j][::-1].cumsum()[::-1]
-    is_computed = free & (question.asked_at <= len(question.graph))
-    costs = np.bincount(stage[is_computed], question.cost[is_computed], count).astype(np.int64)
+    is_computed = free & (instance.asked_at <= len(instance.graph))
+    costs = np.bincount(stage[is_computed], instance.cost[is_computed], count).astype(np.int64)
     return Chain(every, hands_on, costs), last
 
 
-def plans(question: Question) -> Iterator[BoolArray]:
+def plans(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields the best plans within `PLANS` limits of memory, with and without room for what is computed again."""
-    stage = stages_of(question)
-    chain, last = chain_of(question, stage)
+    stage = stages_of(instance)
+    chain, last = chain_of(instance, stage)
     unit = max(int(chain.all_bytes.sum()), 1) / SLOTS
     for fits_again in (True, False):
         _, ends = chain.table(unit, SLOTS, fits_again=fits_again)
         for slots in np.linspace(SLOTS, 0, PLANS).astype(np.int64).tolist():
             runs = chain.runs(ends, slots, unit)
             if runs is not None:
-                yield saved_by(question, runs, stage, last)
+                yield saved_by(instance, runs, stage, last)
 
 
-def saved_by(question: Question, runs: list[tuple[int, int]], stage: IntArray, last: IntArray) -> BoolArray:
+def saved_by(instance: TensorInstance, runs: list[tuple[int, int]], stage: IntArray, last: IntArray) -> BoolArray:
     """Returns a mask (k,) of what these runs keep."""
-    saved = np.zeros(len(question), np.bool_)
+    saved = np.zeros(len(instance), np.bool_)
     for i, j in runs:
         own = stage == i if i == j else (i <= stage) & (stage < j)
-        saved |= own & ((last >= max(j, i + 1)) | (question.needed if i == j else False))
+        saved |= own & ((last >= max(j, i + 1)) | (instance.needed if i == j else False))
     return saved

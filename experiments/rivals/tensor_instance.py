@@ -3,8 +3,8 @@
 The papers know operators that make one tensor each. An instance has views, tuples and inputs beside. So a *tensor* here
 is a value that takes memory if it is saved, and may be saved. A view is read as the tensor that it is a view of; what
 can be neither saved nor read as a tensor (a tuple) is computed again together with each tensor that is made from it.
-Methods choose tensors to save; `Question.plan` adds what must be saved, and leaves out what the backward pass never
-reads.
+Methods choose tensors to save; `TensorInstance.plan` adds what must be saved, and leaves out what the backward pass
+never reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from remat.problem.problem_file import Budget
 FloatArray: TypeAlias = NDArray[np.float64]
 
 
-class Takes(NamedTuple):
+class PlanMemory(NamedTuple):
     """What a plan takes in memory."""
 
     saved_bytes: int
@@ -36,12 +36,12 @@ class Takes(NamedTuple):
         return self.saved_bytes if budget.of == "saved" else self.peak_bytes
 
 
-Offer: TypeAlias = Callable[[BoolArray], Takes]
-"""Takes (k,) the tensors that a plan saves, and returns what the whole plan takes."""
+ScorePlan: TypeAlias = Callable[[BoolArray], PlanMemory]
+"""PlanMemory (k,) the tensors that a plan saves, and returns what the whole plan takes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class TensorInstance:
     """Holds k tensors, in the order in which they are computed.
 
     Attributes:
@@ -69,7 +69,7 @@ class Question:
     last_read: IntArray
 
     @classmethod
-    def of(cls, graph: Graph, problem: Problem) -> Question:
+    def of(cls, graph: Graph, problem: Problem) -> TensorInstance:
         """Finds the tensors of a graph."""
         nodes, n = graph.plannable, len(problem)
         in_forward = graph.in_forward[nodes]
