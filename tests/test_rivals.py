@@ -18,9 +18,8 @@ from experiments.bench.rivals import METHODS, Best, answered
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.rivals import checkmate_rounding, chen, rotor
-from experiments.rivals.backward_memory import held_beside
 from experiments.rivals.dtr import Forward, OutOfMemory
-from experiments.rivals.moccasin import Retention, Schedule, Times
+from experiments.rivals.moccasin import Retention, Schedule, Setting
 from experiments.rivals.rotor import Chain
 from experiments.rivals.tensor_instance import TensorInstance
 from remat import Corpus, Graph, GraphBuilder
@@ -89,7 +88,7 @@ def test_chen_on_equal_layers_needs_twice_the_square_root(length: int) -> None:
 
 @given(questions())
 def test_what_crosses_a_cut_is_all_that_later_operators_of_the_forward_pass_read(instance: TensorInstance) -> None:
-    graph, counts = instance.graph, chen.crossing(instance)
+    graph, counts = instance.graph, instance.crossing(np.ones_like(instance.value))
     assume(not any(graph.view[v] and len(read) > 1 for v, read in enumerate(graph.operands)))  # no real view has two
     nodes = graph.plannable
     owner = {int(nodes[v]): p for p, v in enumerate(instance.value.tolist())}
@@ -208,20 +207,19 @@ def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(instance: TensorIn
 @given(questions(), st.integers(0, 120))
 def test_retention_intervals_find_the_best_plan_of_their_model(instance: TensorInstance, limit: int) -> None:
     assume(len(instance) <= 7)
-    times = Times.of(instance)
-    held = held_beside(instance)[times.moments]
-    schedules = [Schedule.of(instance, times, saved) for saved in every_mask(len(instance))]
-    fits = [one for one in schedules if one.peak(instance, times, held) <= limit]
-    saved = Retention(instance, limit).solve()
+    setting = Setting.of(instance)
+    schedules = [Schedule.of(instance, setting.times, saved) for saved in every_mask(len(instance))]
+    fits = [one for one in schedules if setting.peak(one) <= limit]
+    saved = Retention(setting, limit).solve()
     assert (saved is None) == (not fits)
     if saved is not None:
-        found = Schedule.of(instance, times, saved)
-        assert found.peak(instance, times, held) <= limit
-        assert cost_of(instance, found.again) == min(cost_of(instance, one.again) for one in fits)
+        found = Schedule.of(instance, setting.times, saved)
+        assert setting.peak(found) <= limit
+        assert cost_of(instance, found.recomputed) == min(cost_of(instance, one.recomputed) for one in fits)
 
 
-def cost_of(instance: TensorInstance, again: BoolArray | IntArray) -> int:
-    return int(instance.cost[again].sum())
+def cost_of(instance: TensorInstance, recomputed: BoolArray | IntArray) -> int:
+    return int(instance.cost[recomputed].sum())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.bench.rivals import TABLE
+from experiments.benchmark.answers import solution_document
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.result_table import Results, Row
 
@@ -31,13 +32,12 @@ def solutions(rows: Iterable[Row], dates: list[str], manifest: Manifest) -> dict
         place = row["instance"], row["budget"]
         if "saved" in row and (place not in best or row["objective"] < best[place]["objective"]):
             best[place] = row
-    found = dict[str, dict[str, Any]]()
+    answers = dict[str, list[dict[str, Any]]]()
     for (name, budget), row in best.items():
-        head = {"format": "remat.solution", "version": 1, "instance": name}
-        document = found.setdefault(name, head | {"sha256": manifest.instances[name]["sha256"], "answers": []})
         answer = {"budget": budget, "saved": row["saved"], "objective": row["objective"], "solver": row["method"]}
-        document["answers"].append(answer | {"date": dates[row["run"]][:10], "seconds": math.ceil(row["seconds"])})
-    return found
+        when = {"date": dates[row["run"]][:10], "seconds": math.ceil(row["seconds"])}
+        answers.setdefault(name, []).append(answer | when)
+    return {name: solution_document(name, manifest.instances[name]["sha256"], own) for name, own in answers.items()}
 
 
 def main(output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the solution files.")]) -> None:

@@ -36,13 +36,11 @@ from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
 from experiments.rivals import checkmate_rounding, chen, dtr, moccasin, rotor
-from experiments.rivals.tensor_instance import PlanMemory, ScorePlan, TensorInstance
+from experiments.rivals.tensor_instance import LIMIT_S, PlanMemory, ScorePlan, TensorInstance
 from remat import Choice, Corpus
 from remat.facts.columns import BoolArray
 from remat.predict.memory import Simulator
 from remat.problem.problem_file import Budget
-
-LIMIT_S = 30.0
 
 FOR_ALL_BUDGETS: dict[str, Callable[[TensorInstance], Iterator[BoolArray]]] = {
     "chen, articulation points": chen.at_articulation_points,
@@ -165,7 +163,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     cells: list[list[Any]] = []
     for method in METHODS:
         saved, peak = (of_method(rows, method, kind) for kind in ("saved", "peak"))
-        cells.append([method, peak["instances"], *_told(saved), *_told(peak), f"{peak['seconds'] or 0:.1f}"])
+        cells.append([method, peak["instances"], *_cells(saved), *_cells(peak), f"{peak['seconds'] or 0:.1f}"])
     headings = ["method", "instances", "saved: kept", "median, worst", "peak: kept", "median, worst", "s"]
     return [
         table(headings, cells),
@@ -173,12 +171,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _told(found: dict[str, Any]) -> list[str]:
-    kept = f"{found['kept']}/{found['budgets']}" if found["budgets"] else ""
-    if not found["kept"]:
+def _cells(sums: dict[str, Any]) -> list[str]:
+    kept = f"{sums['kept']}/{sums['budgets']}" if sums["budgets"] else ""
+    if not sums["kept"]:
         return [kept, ""]
-    worst = found["worst"]
-    return [kept, f"{found['median']:.2f}, {worst:,.0f}" if worst >= 100 else f"{found['median']:.2f}, {worst:.2f}"]
+    worst = sums["worst"]
+    return [kept, f"{sums['median']:.2f}, {worst:,.0f}" if worst >= 100 else f"{sums['median']:.2f}, {worst:.2f}"]
 
 
 def won(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], float]]:

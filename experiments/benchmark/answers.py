@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -91,17 +91,17 @@ class Answers:
             raise Refused(f"{posed.name} {verdict.budget}: {'; '.join(verdict.complaints)}")
 
     def _write(self, posed: Posed, answers: Mapping[str, Answer]) -> None:
-        document = {
-            "format": "remat.solution",
-            "version": 1,
-            "instance": posed.name,
-            "sha256": posed.sha256,
-            "answers": [answers[budget.name] for budget in posed.budgets if budget.name in answers],
-        }
+        listed = [answers[budget.name] for budget in posed.budgets if budget.name in answers]
+        document = solution_document(posed.name, posed.sha256, listed)
         self.folder.mkdir(parents=True, exist_ok=True)
         part = self.path(posed.name).with_suffix(".part")  # an interrupted run leaves no half of a file behind
         part.write_bytes(gzip.compress(json.dumps(document, separators=(",", ":")).encode(), mtime=0))
         part.replace(self.path(posed.name))
+
+
+def solution_document(instance: str, sha256: str, answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the content of a solution file."""
+    return {"format": "remat.solution", "version": 1, "instance": instance, "sha256": sha256, "answers": [*answers]}
 
 
 def merged(old: Answer | None, new: Answer) -> Answer:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from experiments.rivals.backward_memory import held_beside, in_registers
-from experiments.rivals.tensor_instance import FloatArray, ScorePlan, TensorInstance
+from experiments.rivals.tensor_instance import LIMIT_S, FloatArray, ScorePlan, TensorInstance
 from remat import Problem
 from remat.facts.columns import BoolArray, IntArray
 from remat.problem.problem_file import Budget
@@ -36,23 +36,22 @@ PARTS, HALVINGS = (0.1, 2.0), 10
 """The limits of the linear program, as parts of the budget."""
 
 MOMENTS = 60
-LIMIT_S = 30.0
 
 
 def within(instance: TensorInstance, budget: Budget, offer: ScorePlan) -> None:
     """Offers the rounded plans of each limit and each threshold."""
     low, high = PARTS
     part, end = 1.0, time.process_time() + LIMIT_S
+    rows, other_bytes = _memory(instance, budget)
     for _ in range(HALVINGS):
         left_s = end - time.process_time()
         if left_s <= 0:
             return
-        rows, limits = _memory(instance, budget, part)
+        limits = np.maximum(part * budget.bytes - other_bytes, 0)
         solved = relaxation(instance.problem, rows, limits, left_s)
-        takes = [budget.bytes]
-        if solved is not None:
-            takes = [offer(solved[1][instance.value] >= threshold).of(budget) for threshold in THRESHOLDS]
-        if solved is not None and min(takes) > budget.bytes:
+        saved = [] if solved is None else [solved[1][instance.value] >= threshold for threshold in THRESHOLDS]
+        memory = [offer(tensors).of(budget) for tensors in saved]
+        if memory and min(memory) > budget.bytes:
             high = part
         else:  # a plan fits, or the limit is so low that no plan is known to fit
             low = part
@@ -98,11 +97,11 @@ def relaxation(
     return (solved.fun * unit, solved.x[:n]) if solved.status == 0 else None
 
 
-def _memory(instance: TensorInstance, budget: Budget, part: float) -> tuple[FloatArray, FloatArray]:
-    """Returns the rows of memory and their limits, for a part of a budget."""
+def _memory(instance: TensorInstance, budget: Budget) -> tuple[FloatArray, IntArray]:
+    """Returns the rows of memory, (m, 2, n), and the bytes, (m,), that are in memory beside what they count."""
     sizes, n = instance.bytes.astype(float), len(instance.problem)
     if budget.of == "saved":
-        return np.stack([instance.problem.save_bytes.astype(float), np.zeros(n)])[None], np.array([part * budget.bytes])
+        return np.stack([instance.problem.save_bytes.astype(float), np.zeros(n)])[None], np.zeros(1, np.int64)
     registers = in_registers(instance)
     asked, until = _lifetimes(instance, registers)
     at = np.unique(asked[instance.needed])
@@ -111,7 +110,7 @@ def _memory(instance: TensorInstance, budget: Budget, part: float) -> tuple[Floa
     for row, moment in zip(rows, at.tolist(), strict=True):
         row[0, instance.value] = sizes * (until >= moment)
         row[1, instance.value] = sizes * ~registers * ((asked <= moment) & (until >= moment))
-    return rows, np.maximum(part * budget.bytes - held_beside(instance)[at], 0)
+    return rows, held_beside(instance)[at]
 
 
 def _lifetimes(instance: TensorInstance, registers: BoolArray) -> tuple[IntArray, IntArray]:

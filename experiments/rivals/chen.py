@@ -30,15 +30,6 @@ from remat.facts.columns import BoolArray, IntArray
 THRESHOLDS = 64
 
 
-def crossing(instance: TensorInstance) -> IntArray:
-    """Returns (k,) how many tensors cross a cut behind each tensor; those that are always saved do not count."""
-    free = np.flatnonzero(instance.forward & ~instance.fixed)
-    change = np.zeros(len(instance.problem) + 1, np.int64)
-    np.add.at(change, instance.value[free], 1)
-    np.add.at(change, instance.last_forward[free], -1)
-    return change.cumsum()[instance.value]
-
-
 def crossing_tensors(instance: TensorInstance, cut: int) -> BoolArray:
     """Returns a mask (k,) of the tensors that cross a cut behind a tensor."""
     place = instance.value[cut]
@@ -58,29 +49,31 @@ def cuts(sizes: IntArray, allowed: BoolArray, threshold: float) -> list[int]:
 
 def at_articulation_points(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each threshold, with cuts where one tensor crosses."""
-    yield from _plans(instance, instance.forward & (crossing(instance) == 1), whole=True)
+    yield from _plans(
+        instance, instance.forward & (instance.crossing(np.ones_like(instance.value)) == 1), saves_all_that_crosses=True
+    )
 
 
 def at_any_place(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each threshold, with cuts everywhere, and all that crosses them saved."""
-    yield from _plans(instance, instance.forward, whole=True)
+    yield from _plans(instance, instance.forward, saves_all_that_crosses=True)
 
 
 def in_a_line(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each threshold, with cuts everywhere, and only the tensor before a cut saved."""
-    yield from _plans(instance, instance.forward, whole=False)
+    yield from _plans(instance, instance.forward, saves_all_that_crosses=False)
 
 
 def beside_products(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields the plans of `at_any_place` with the results of matrix products, convolutions and attention saved."""
     products = instance.graph.compute_bound[instance.graph.plannable[instance.value]]
     sizes = np.where(instance.forward & ~products, instance.bytes, 0)
-    for saved in _plans(instance, instance.forward, whole=True, sizes=sizes):
+    for saved in _plans(instance, instance.forward, saves_all_that_crosses=True, sizes=sizes):
         yield saved | products
 
 
 def _plans(
-    instance: TensorInstance, allowed: BoolArray, *, whole: bool, sizes: IntArray | None = None
+    instance: TensorInstance, allowed: BoolArray, *, saves_all_that_crosses: bool, sizes: IntArray | None = None
 ) -> Iterator[BoolArray]:
     if sizes is None:
         sizes = np.where(instance.forward, instance.bytes, 0)
@@ -91,5 +84,5 @@ def _plans(
         threshold = most ** (i / (THRESHOLDS - 1))
         saved = np.zeros(len(instance), np.bool_)
         for cut in cuts(sizes, allowed, threshold):
-            saved |= crossing_tensors(instance, cut) if whole else np.arange(len(instance)) == cut
+            saved |= crossing_tensors(instance, cut) if saves_all_that_crosses else np.arange(len(instance)) == cut
         yield saved

@@ -8,9 +8,9 @@ Changed: the second interval of a tensor begins in the backward pass, since each
 backward pass reads is the end of an interval; gradients, and what it holds beside, take memory that does not depend on
 the plan; and what a compiler keeps in registers takes no memory unless it is saved (`backward_memory`). As this is not
 yet the memory of the benchmark, the program is solved up to `ROUNDS` times. Its limit falls while plans exceed the
-budget, and rises where they do not, or where there was no plan in time. Where their first phase
-looks for a plan that fits into memory, here the search begins at the cheapest of Chen's plans (`chen.at_any_place`)
-that does, or at the one that takes least.
+budget, and rises where they do not, or where there was no plan in time. Where their first phase looks for a plan that
+fits into memory, here the search begins at the cheapest of Chen's plans (`chen.at_any_place`) that does, or at the one
+that takes least.
 """
 
 # OR-Tools ships few types.
@@ -26,12 +26,12 @@ import numpy as np
 
 from experiments.rivals import chen
 from experiments.rivals.backward_memory import held_beside, in_registers
-from experiments.rivals.tensor_instance import ScorePlan, TensorInstance
+from experiments.rivals.tensor_instance import LIMIT_S, ScorePlan, TensorInstance
 from remat.facts.columns import BoolArray, IntArray
 from remat.problem.problem_file import Budget
 from solvers.cpsat_backend import new_backend, run_search
 
-ROUNDS, DETERMINISTIC_S, WALL_S, LIMIT_S = 6, 1.0, 12.0, 30.0
+ROUNDS, DETERMINISTIC_S, WALL_S = 6, 1.0, 12.0
 UNITS = 100_000
 """Into which a limit of memory is divided; sizes are rounded up."""
 
@@ -75,11 +75,11 @@ class Schedule:
     """Holds the intervals of a plan.
 
     Attributes:
-        again, kept: (k,) whether there is a second interval; and whether the backward pass reads the first one.
+        recomputed, kept: (k,) whether there is a second interval; and whether the backward pass reads the first one.
         until, from2, until2: (k,) the end of the first, the beginning and the end of the second.
     """
 
-    again: BoolArray
+    recomputed: BoolArray
     kept: BoolArray
     until: IntArray
     from2: IntArray
@@ -97,35 +97,62 @@ class Schedule:
                 for u in instance.operands[p]:
                     from2[u] = min(from2[u], from2[p])
                     until2[u] = max(until2[u], until2[p] if times.registers[p] else from2[p])
-        again, kept = ~saved & (from2 < never), saved & (from2 < never)
-        until = np.where(again, times.last_forward, np.maximum(times.last_forward, until2))
-        return cls(again, kept, until, from2, np.maximum(until2, from2))
+        recomputed, kept = ~saved & (from2 < never), saved & (from2 < never)
+        until = np.where(recomputed, times.last_forward, np.maximum(times.last_forward, until2))
+        return cls(recomputed, kept, until, from2, np.maximum(until2, from2))
 
-    def peak(self, instance: TensorInstance, times: Times, held: IntArray) -> int:
+    def peak(self, instance: TensorInstance, times: Times, other_bytes: IntArray) -> int:
         """Returns the most bytes of all intervals that overlap, and of what the backward pass holds beside, (m,)."""
         k = len(instance)
-        change = np.zeros(k + len(held) + 2, np.int64)
+        change = np.zeros(k + len(other_bytes) + 2, np.int64)
         first = self.kept | (instance.forward & ~times.registers)
-        second = self.again & ~times.registers
+        second = self.recomputed & ~times.registers
         for which, start, end in ((first, np.arange(k), self.until), (second, self.from2, self.until2)):
             np.add.at(change, start[which], instance.bytes[which])
             np.add.at(change, end[which] + 1, -instance.bytes[which])
         change = change.cumsum()
-        change[k : k + len(held)] += held
+        change[k : k + len(other_bytes)] += other_bytes
         return int(change.max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """Holds what the programs of all limits have in common.
+
+    Attributes:
+        times: of the tensors of `instance`.
+        other_bytes: (m,) what the backward pass holds beside tensors, at each of its m moments.
+        starts: Chen's plans.
+    """
+
+    instance: TensorInstance
+    times: Times
+    other_bytes: IntArray
+    starts: tuple[Schedule, ...]
+
+    @classmethod
+    def of(cls, instance: TensorInstance) -> Setting:
+        """Gives times to an instance, and schedules Chen's plans by them."""
+        times = Times.of(instance)
+        starts = tuple(Schedule.of(instance, times, saved) for saved in chen.at_any_place(instance))
+        return cls(instance, times, held_beside(instance)[times.moments], starts)
+
+    def peak(self, plan: Schedule) -> int:
+        """Returns the most bytes of a schedule."""
+        return plan.peak(self.instance, self.times, self.other_bytes)
 
 
 class Retention:
     """Holds the program for one limit of memory."""
 
-    def __init__(self, instance: TensorInstance, limit_bytes: int) -> None:
+    def __init__(self, setting: Setting, limit_bytes: int) -> None:
         from ortools.sat.python import cp_model
 
         self.program: Any = cp_model.CpModel()
-        self._instance, self._times = instance, Times.of(instance)
-        self._held = held_beside(instance)[self._times.moments]
+        instance = setting.instance
+        self._setting, self._instance, self._times = setting, instance, setting.times
         k, end = len(instance), len(instance) + len(self._times.moments)
-        self.again, self._kept = ([self.program.new_bool_var("") for _ in range(k)] for _ in range(2))
+        self.recomputed, self._kept = ([self.program.new_bool_var("") for _ in range(k)] for _ in range(2))
         self._until = [self.program.new_int_var(late, end, "") for late in self._times.last_forward.tolist()]
         self._from2, self._until2 = ([self.program.new_int_var(k, end, "") for _ in range(k)] for _ in range(2))
         for p in range(k):
@@ -133,10 +160,10 @@ class Retention:
         self._limit(limit_bytes)
         self._begin(limit_bytes)
         unit = int(np.gcd.reduce(instance.cost)) or 1
-        self.program.minimize(cp_model.LinearExpr.weighted_sum(self.again, (instance.cost // unit).tolist()))
+        self.program.minimize(cp_model.LinearExpr.weighted_sum(self.recomputed, (instance.cost // unit).tolist()))
 
     def _state(self, p: int) -> None:
-        program, again, times = self.program, self.again[p], self._times
+        program, again, times = self.program, self.recomputed[p], self._times
         program.add(self._until2[p] >= self._from2[p])
         if self._instance.fixed[p]:
             program.add(again == 0)
@@ -147,10 +174,10 @@ class Retention:
             program.add(self._until2[p] >= int(times.last[p])).only_enforce_if(again)
         for u in self._instance.operands[p]:  # in memory when `p` is computed again
             read_until = self._until2[p] if times.registers[p] else self._from2[p]
-            program.add_bool_or(~again, self.again[u], self._kept[u])
-            program.add(self._until[u] >= read_until).only_enforce_if(again, ~self.again[u])
-            program.add(self._from2[u] <= self._from2[p]).only_enforce_if(again, self.again[u])
-            program.add(self._until2[u] >= read_until).only_enforce_if(again, self.again[u])
+            program.add_bool_or(~again, self.recomputed[u], self._kept[u])
+            program.add(self._until[u] >= read_until).only_enforce_if(again, ~self.recomputed[u])
+            program.add(self._from2[u] <= self._from2[p]).only_enforce_if(again, self.recomputed[u])
+            program.add(self._until2[u] >= read_until).only_enforce_if(again, self.recomputed[u])
 
     def _limit(self, limit_bytes: int) -> None:
         program, k = self.program, len(self._instance)
@@ -158,7 +185,7 @@ class Retention:
         intervals, sizes = list[Any](), list[int]()
         for p, size in enumerate(np.ceil(self._instance.bytes / unit).astype(np.int64).tolist()):
             longest = k + len(self._times.moments) + 1
-            is_register, again = self._times.registers[p], self.again[p]
+            is_register, again = self._times.registers[p], self.recomputed[p]
             length, ends = program.new_int_var(1, longest, ""), self._until[p] + 1
             if self._instance.forward[p] and not is_register:
                 intervals.append(program.new_interval_var(p, length, ends, ""))
@@ -168,21 +195,19 @@ class Retention:
                 length, ends = program.new_int_var(1, longest, ""), self._until2[p] + 1
                 intervals.append(program.new_optional_interval_var(self._from2[p], length, ends, again, ""))
             sizes += [size] * (len(intervals) - len(sizes))
-        for i, size in enumerate(np.ceil(self._held / unit).astype(np.int64).tolist()):
+        for i, size in enumerate(np.ceil(self._setting.other_bytes / unit).astype(np.int64).tolist()):
             intervals.append(program.new_fixed_size_interval_var(k + i, 1, ""))
             sizes.append(size)
         program.add_cumulative(intervals, sizes, int(limit_bytes / unit))
 
     def _begin(self, limit_bytes: int) -> None:
         """Hints at the cheapest of Chen's plans that fits by this program, else at the one that takes least."""
-        instance = self._instance
-        plans = [Schedule.of(instance, self._times, saved) for saved in chen.at_any_place(instance)]
 
         def rank(plan: Schedule) -> tuple[int, int]:
-            return max(plan.peak(instance, self._times, self._held), limit_bytes), int(instance.cost[plan.again].sum())
+            return max(self._setting.peak(plan), limit_bytes), int(self._instance.cost[plan.recomputed].sum())
 
-        plan = min(plans, key=rank)
-        columns = (self.again, plan.again), (self._kept, plan.kept), (self._until, plan.until)
+        plan = min(self._setting.starts, key=rank)
+        columns = (self.recomputed, plan.recomputed), (self._kept, plan.kept), (self._until, plan.until)
         for variables, values in (*columns, (self._from2, plan.from2), (self._until2, plan.until2)):
             for variable, value in zip(variables, values.tolist(), strict=True):
                 self.program.add_hint(variable, value)
@@ -198,15 +223,16 @@ class Retention:
         backend.parameters.max_time_in_seconds = WALL_S
         if run_search(backend, self.program) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
-        return np.array([not backend.boolean_value(literal) for literal in self.again], np.bool_)
+        return np.array([not backend.boolean_value(literal) for literal in self.recomputed], np.bool_)
 
 
 def within_peak(instance: TensorInstance, budget: Budget, offer: ScorePlan) -> None:
     """Offers a plan for each round, until the processor time is over."""
     low, high, limit = 0.5 * budget.bytes, 2.0 * budget.bytes, float(budget.bytes)
     end = time.process_time() + LIMIT_S
+    setting = Setting.of(instance)
     for _ in range(ROUNDS):
-        saved = Retention(instance, int(limit)).solve()
+        saved = Retention(setting, int(limit)).solve()
         peak = 0 if saved is None else offer(saved).peak_bytes
         if peak > budget.bytes:
             high = limit

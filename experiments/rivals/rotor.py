@@ -65,13 +65,13 @@ class Chain:
 
     @staticmethod
     def _improve(
-        least: FloatArray, ends: IntArray, run: tuple[int, int, int], keeps: int, time: int, again: int
+        least: FloatArray, ends: IntArray, run: tuple[int, int, int], kept_slots: int, time: int, slots_again: int
     ) -> None:
         i, j, end = run
-        first = max(keeps, again)
+        first = max(kept_slots, slots_again)
         if first >= least.shape[1]:
             return
-        offered = least[j, first - keeps : least.shape[1] - keeps] + time
+        offered = least[j, first - kept_slots : least.shape[1] - kept_slots] + time
         better = offered < least[i, first:]
         least[i, first:][better] = offered[better]
         ends[i, first:][better] = end
@@ -92,12 +92,8 @@ class Chain:
 
 def stages_of(instance: TensorInstance) -> IntArray:
     """Returns (k,) the stage of each tensor."""
-    free = np.flatnonzero(instance.forward & ~instance.fixed)
-    change = np.zeros(len(instance.problem) + 1, np.int64)
-    np.add.at(change, instance.value[free], instance.bytes[free])
-    np.add.at(change, instance.last_forward[free], -instance.bytes[free])
     places = np.flatnonzero(instance.forward)
-    across = change.cumsum()[instance.value[places]]
+    across = instance.crossing(instance.bytes)[places]
     before, behind = np.append(across[:1], across[:-1]), np.append(across[1:], across[-1:])
     cuts = np.flatnonzero((across <= before) & (across < behind))
     cuts = places[np.sort(cuts[np.argsort(across[cuts], kind="stable")[: STAGES - 1]])]

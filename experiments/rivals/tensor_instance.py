@@ -24,9 +24,12 @@ from remat.problem.problem_file import Budget
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
+LIMIT_S = 30.0
+"""Seconds of processor time that a method has for a budget."""
+
 
 class PlanMemory(NamedTuple):
-    """What a plan takes in memory."""
+    """Holds the memory of a plan in bytes."""
 
     saved_bytes: int
     peak_bytes: int
@@ -37,7 +40,7 @@ class PlanMemory(NamedTuple):
 
 
 ScorePlan: TypeAlias = Callable[[BoolArray], PlanMemory]
-"""PlanMemory (k,) the tensors that a plan saves, and returns what the whole plan takes."""
+"""Takes a mask (k,) of the tensors that a plan saves, and returns the memory of the whole plan."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +143,14 @@ class TensorInstance:
         """Returns a mask (n,) of the values that are saved whenever they are read: they must be, or take no memory."""
         must = forced_values(self.problem).not_recomputable | (self.problem.save_bytes == 0)
         return must & ~self.problem.cannot_save.mask
+
+    def crossing(self, sizes: IntArray) -> IntArray:
+        """Sums sizes (k,) over the tensors that cross a cut behind each tensor; fixed tensors do not count."""
+        free = np.flatnonzero(self.forward & ~self.fixed)
+        change = np.zeros(len(self.problem) + 1, np.int64)
+        np.add.at(change, self.value[free], sizes[free])
+        np.add.at(change, self.last_forward[free], -sizes[free])
+        return change.cumsum()[self.value]
 
     def plan(self, saved: BoolArray) -> Choice:
         """Returns the plan that saves these tensors, (k,), what must be saved, and nothing that is not read."""

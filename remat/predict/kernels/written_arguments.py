@@ -34,7 +34,8 @@ def triton_kernel(lowering: Lowering, call: Call) -> View | None:
         buffer = lowering.stores.for_call(arguments[name])
         if is_free:
             in_place.append(buffer)
-    _store_readers(lowering, in_place)
+    if in_place:
+        _store_readers(lowering, in_place)
     call_library(lowering, call, list(arguments.values()))
     loop = lowering.stores.loops[-1]
     after: dict[str, Buffer] = {}
