@@ -56,7 +56,31 @@ def mixed() -> Graph:
     return remat.capture(loss, torch.randn(32, 32, requires_grad=True))
 
 
-GRAPHS: dict[str, Callable[[], Graph]] = {"shifted loss": lambda: head(1), "loss": lambda: head(0), "copies": mixed}
+class Rotated(nn.Module):
+    """Products, each beside a concatenation of two pieces of it, as of rotary positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(32, 32)) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = x @ weight
+            x = torch.sin(x * x + torch.cat([-x[:, 16:], x[:, :16]], dim=1))
+        return x.sum()
+
+
+def rotated() -> Graph:
+    torch.manual_seed(0)
+    return remat.capture(Rotated(), torch.randn(256, 32, requires_grad=True))
+
+
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    "shifted loss": lambda: head(1),
+    "loss": lambda: head(0),
+    "copies": mixed,
+    "rotated": rotated,
+}
 
 
 def plans(graph: Graph, problem: Problem, count: int, seed: int) -> Iterator[Choice]:
@@ -120,6 +144,14 @@ def test_the_best_of_all_plans_is_not_below_the_bound() -> None:
     bounds = [bound(graph, problem, limit) for limit in limits]
     assert all(low <= cost for low, cost in zip(bounds, best, strict=True))
     assert max(bounds) > 0
+
+
+def test_a_value_takes_memory_though_pieces_of_it_are_copied_into_a_concatenation() -> None:
+    graph = rotated()
+    relaxation = next(step_bounds(graph, RecomputeTime().pose(graph), limit_bytes=0))
+    sizes = graph.for_all_values(relaxation.save_bytes)
+    products = [v for v, op in enumerate(graph.ops) if op.startswith("aten.mm") and graph.in_forward[v]]
+    assert [sizes[v] for v in products] == [graph.bytes[v] for v in products]
 
 
 def test_a_kernel_writes_over_what_it_reads_where_it_writes() -> None:

@@ -94,9 +94,14 @@ def has_dead_gradients(facts: StorageFacts) -> bool:
 
 def _sizes(facts: StorageFacts) -> IntArray:
     graph = facts.graph
-    # At least this many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it.
+    # At least this many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it,
+    # unless the part is a view that shows only a piece of a value, or shows it in another shape: that is copied
+    # (`ConcatKernel.realize_into`).
     part = np.zeros(len(graph), np.bool_)
-    part[graph.base[graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]]] = True
+    parts = np.unique(graph.producers[_is_op(graph, "aten.cat")[graph.consumers]])
+    part[[base for v, base in zip(parts, graph.base[parts], strict=True) if graph.shapes[v] == graph.shapes[base]]] = (
+        True
+    )
     return np.where(facts.external | part[graph.base], 0, np.minimum(graph.bytes, facts.size))
 
 
