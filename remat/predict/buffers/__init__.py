@@ -4,7 +4,7 @@ The prediction needs only the graph, not torch. It begins with the kernels of a 
 with their buffers what Inductor of torch 2.13 does. Begin in `step`. The rules, in the order in which they apply:
 
 - *Order* (`units`, `orders`). Of four orders of the kernels, Inductor takes the one with the smallest peak by its own
-  estimate.
+  estimate. `remat.compile` offers it two more.
 - *Steps* (`allocated`). On CPUs, the kernels between two library calls are one function: the buffers that they write
   are allocated before it, and none is freed until it returns. On GPUs, each kernel is a step.
 - *Buffers in memory* (`allocated`). A buffer that only its own kernel reads is not in memory. A buffer between loops

@@ -32,6 +32,7 @@ class PassFacts:
     ops: Sequence[str]
     dtypes: Sequence[str]
     gpu: bool  # whether each kernel is a step; on CPUs, the kernels between two calls are one function
+    torchs_order: bool  # whether the kernels have the order that Inductor finds on its own
 
 
 class AllocatedPass:
@@ -53,7 +54,7 @@ class AllocatedPass:
         self.size: dict[Buffer, int] = {}
         self._facts = facts
         planned = PassUnits.of(scheduled, facts.freeable)
-        self._order = chosen_order(planned)
+        self._order = chosen_order(planned, only_inductors=facts.torchs_order)
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
         self._inside = self._places()

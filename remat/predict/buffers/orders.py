@@ -1,27 +1,54 @@
 """Orders the kernels of a pass for a low peak, like `torch/_inductor/memory.py` of torch 2.13.
 
-Inductor takes the order with the smallest estimated peak among three heuristic orders and the order of the graph.
+Inductor takes the order with the smallest estimated peak among three heuristic orders and the order of the graph. To
+graphs that `remat` compiles, `remat.pytorch.seam.kernel_order` offers two more orders.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.schedule import with_needs_first
 
 
-def chosen_order(pass_units: PassUnits) -> tuple[Unit, ...]:
-    """Returns the units in execution order (`reorder_for_peak_memory`)."""
-    orders = [
-        pass_units.units,
-        _least_memory_first(pass_units),
-        _breadth_first(pass_units),
-        _depth_first(pass_units),
-    ]
+def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tuple[Unit, ...]:
+    """Returns the units in execution order: the order with the smallest estimated peak, the first one if several have.
+
+    Args:
+        pass_units: the kernels.
+        only_inductors: whether the two orders of `remat.pytorch.seam.kernel_order` are left out.
+    """
+    orders = _orders(pass_units, only_inductors)
     return tuple(min(orders, key=lambda order: max(pass_units.alive_bytes(order), default=0)))
+
+
+def _orders(pass_units: PassUnits, only_inductors: bool) -> Iterator[Sequence[Unit]]:
+    yield pass_units.units
+    yield _least_memory_first(pass_units)
+    yield _breadth_first(pass_units)
+    yield _depth_first(pass_units)
+    if not only_inductors:
+        yield _each_when_ready(pass_units)
+        yield pass_units.by_last_member()
+
+
+# Prefers the unit whose first member comes first, of those for which all that they read has been computed.
+def _each_when_ready(pass_units: PassUnits) -> Sequence[Unit]:
+    waiting = {unit: len(earlier) for unit, earlier in pass_units.predecessors.items()}
+    ready = [(unit.first, unit.index, unit) for unit in pass_units.units if not waiting[unit]]
+    heapq.heapify(ready)
+    order: list[Unit] = []
+    while ready:
+        *_, unit = heapq.heappop(ready)
+        order.append(unit)
+        for later in pass_units.successors[unit]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                heapq.heappush(ready, (later.first, later.index, later))
+    return order
 
 
 # Prefers units that fit under the current peak, then those that add the fewest live bytes (`topological_sort_lpmf`).

@@ -6,7 +6,7 @@ never allocated: buffers that stay within a kernel, and parts of a concatenation
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +23,8 @@ class Unit:
     """Represents a unit of the order: a kernel, a call, one of several results of a call, or a concatenation."""
 
     group: LoopGroup
+    first: int  # the place of its first member in the order in which the graph was lowered
+    last: int  # that of its last member
     index: int  # its place in the order of the graph
     defines: tuple[Buffer, ...]  # the buffers that exist once it has run
     kind: Kind
@@ -39,6 +41,7 @@ class PassUnits:
     collector, which took a third of the time of a search.
     """
 
+    scheduled: ScheduledPass
     units: tuple[Unit, ...]  # in the order of the graph
     predecessors: dict[Unit, dict[Unit, None]]  # the units that each one waits for
     successors: dict[Unit, dict[Unit, None]]  # the units that wait for each one
@@ -78,7 +81,11 @@ class PassUnits:
         kept = {buffer for unit in units for buffer in unit.defines if buffer.output}
         kept.update(target for after, target in over.items() if after.output)
         kept.update(set(handed) & set(scheduled.returned.values()))
-        return cls(tuple(units), predecessors, successors, readers, free_bytes, handed, frozenset(kept))
+        return cls(scheduled, tuple(units), predecessors, successors, readers, free_bytes, handed, frozenset(kept))
+
+    def by_last_member(self) -> list[Unit]:
+        """Returns the units sorted by their last members; what a unit needs comes before it."""
+        return _sorted(self.units, self.scheduled, lambda unit: unit.last)
 
     def alive_bytes(self, order: Sequence[Unit]) -> list[int]:
         """Returns the live bytes at each unit of an order, and after the last one (`estimate_peak_memory`)."""
@@ -106,8 +113,11 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
     free_bytes: dict[Buffer, int] = {}
     read = {dep[0] for group in scheduled.groups for dep in group.reads}
 
+    number = scheduled.scheduler.number
+
     def add(group: LoopGroup, defines: tuple[Buffer, ...], kind: Kind, total: int, needs: dict[Buffer, None]) -> None:
-        units.append(Unit(group, len(units), defines, kind, total, needs))
+        first, last = (number[defines[0]],) * 2 if kind == "result" else (group.first, group.last)
+        units.append(Unit(group, first, last, len(units), defines, kind, total, needs))
         free_bytes.update((buffer, 0 if buffer in renamed else buffer.bytes) for buffer in defines)
 
     for group in scheduled.groups:
@@ -125,22 +135,19 @@ def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[
             add(group, (several,), "call", sum(b.bytes for b in results if b not in renamed), needs)
             for buffer in results:
                 add(group, (buffer,), "result", 0, {several: None})
-    return _sorted(units, scheduled), free_bytes
+    ordered = _sorted(units, scheduled, lambda unit: unit.first)
+    for index, unit in enumerate(ordered):
+        unit.index = index
+    return ordered, free_bytes
 
 
 # Sorted like the scheduler's groups, except that each result has its own place, or comes before its first reader.
-def _sorted(units: list[Unit], scheduled: ScheduledPass) -> list[Unit]:
-    number, needs = scheduled.scheduler.number, scheduled.scheduler.needs
+def _sorted(units: Sequence[Unit], scheduled: ScheduledPass, place: Callable[[Unit], int]) -> list[Unit]:
+    needs = scheduled.scheduler.needs
     defined = {buffer: unit for unit in units for buffer in unit.defines}
 
     def needed(unit: Unit) -> list[Unit]:
         buffers = unit.needs if unit.kind == "result" else needs(unit.group)
         return [defined[buffer] for buffer in buffers]
 
-    def place(unit: Unit) -> int:
-        return number[unit.defines[0]] if unit.kind == "result" else unit.group.first
-
-    ordered = with_needs_first(sorted(units, key=place), needed)
-    for index, unit in enumerate(ordered):
-        unit.index = index
-    return ordered
+    return with_needs_first(sorted(units, key=place), needed)

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.kernel_order import kernel_order, with_kernel_order
 from remat.pytorch.seam.thread_patch import in_place, thread_local_patch
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 
@@ -20,7 +21,7 @@ def compile_fx(
 ) -> Callable[..., Any]:
     """Compiles a graph of Dynamo's with AOTAutograd and Inductor, with some of Inductor's settings changed."""
     compiler = internals("torch._inductor.compile_fx")
-    return compiler.compile_fx(graph_module, list(inputs), config_patches=dict(options), **kwargs)
+    return compiler.compile_fx(graph_module, list(inputs), config_patches=with_kernel_order(options), **kwargs)
 
 
 def run_uncompiled(
@@ -50,7 +51,8 @@ def _interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **op
 def compile_pass(graph_module: fx.GraphModule, *, backward: bool) -> Callable[..., Any]:
     """Compiles a forward or a backward graph with Inductor, into a function of one list of inputs."""
     compiler = internals("torch._inductor.compile_fx")
-    return compiler.compile_fx_inner(graph_module, _inputs(graph_module), is_backward=backward)
+    with kernel_order():
+        return compiler.compile_fx_inner(graph_module, _inputs(graph_module), is_backward=backward)
 
 
 def mode_options(mode: str) -> dict[str, Any]:
@@ -77,7 +79,8 @@ def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs:
     lowering.bw_donated_idxs = [*donated]
     with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
         lowering.run(*inputs)
-        schedule(lowering)
+        with kernel_order():
+            schedule(lowering)
         yield lowering
 
 

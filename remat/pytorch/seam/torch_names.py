@@ -38,6 +38,9 @@ try:
 except ImportError as error:
     raise unsupported(str(error)) from None
 
+# Torch 2.11 has no such base class, and passes do not count in its keys.
+CustomSchedulerPass: Any = getattr(internals("torch._inductor.custom_graph_pass"), "CustomSchedulerPass", object)
+
 torch_compile: Any = torch.compile
 never_asked_about: Any = SAC_IGNORED_OPS
 formula_over_shapes: Any = shape_wrapper
