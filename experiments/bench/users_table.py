@@ -2,8 +2,8 @@
 
 For training steps of published models: the predicted peak and the modelled step time of PyTorch's default plan, of its
 memory budgets 0.05 to 0.9, and of checkpointed layers (`remat.improve.one_liners`), of which those count that no other
-one beats in both; and ours by `MemoryBudget(of="peak")` within the peak of each. Peaks of PyTorch's plans are those of `torch.compile`;
-ours are those of `remat.compile`, which offers TorchInductor two more orders of the kernels
+one beats in both; and ours by `MemoryBudget(of="peak")` within the peak of each. The peaks of PyTorch's plans are those
+of `torch.compile`. Ours are those of `remat.compile`, which offers TorchInductor two more orders of the kernels
 (`remat.pytorch.seam.kernel_order`). Steps are captured, and kernels and times are predicted, for an H100, those of
 ResNet-50 for an A100. No device was used.
 """

@@ -6,6 +6,9 @@ gradients that it reads are computed before it. Weight gradients come after it, 
 they need stay in memory. None of the three other orders that Inductor tries repairs this reliably.
 """
 
+# networkx has partial types.
+# pyright: reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
