@@ -1,0 +1,99 @@
+"""The two orders of kernels that we offer to TorchInductor: what they save, and that the prediction knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import remat
+from costmodels import MemoryBudget
+from experiments.accuracy.compiled_peaks import measured_peak
+from experiments.models.save_everything import plan_of
+from remat.predict.buffers import StepMemory
+from remat.pytorch.inductor.rehearsed import rehearsed_peak
+from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.kernel_order import with_kernel_order
+from remat.pytorch.seam.virtual_gpu import virtual_gpu
+
+_SETTINGS = internals("torch._inductor.config")
+
+
+class Block(nn.Module):
+    """Scales, shifts and gates its layer by a vector that all blocks share, as diffusion transformers do."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.modulation = nn.Linear(width, 3 * width)
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        shift, scale, gate = self.modulation(functional.silu(condition))[:, None].chunk(3, dim=-1)
+        normed = functional.layer_norm(x, x.shape[-1:])
+        return x + gate * self.down(functional.gelu(self.up(normed * (1 + scale) + shift), approximate="tanh"))
+
+
+class Conditioned(nn.Module):
+    def __init__(self, width: int = 64, layers: int = 8) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.condition = nn.Linear(16, width)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        condition = self.condition(time)
+        for block in self.blocks:
+            x = block(x, condition)
+        return x.square().mean()
+
+
+ARGUMENTS = torch.zeros(4, 256, 64), torch.zeros(4, 16)
+PLAN = MemoryBudget(0.2)
+
+
+@contextmanager
+def torchs_order() -> Iterator[None]:
+    """A pass of the user's is at the place of ours."""
+    with _SETTINGS.patch(_post_fusion_custom_pass=lambda nodes: nodes):
+        yield
+
+
+@pytest.mark.parametrize(("device", "layers", "budget"), [("cpu", 8, 0.2), ("h100", 16, 0.1)])
+def test_the_peak_falls_by_a_quarter_as_predicted(device: str, layers: int, budget: float) -> None:
+    """By the code that Inductor writes: with its own order, and with ours."""
+    graph = remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
+    plan = plan_of(graph, MemoryBudget(budget))
+    saved = remat.Choice.from_plan(graph, plan).saved
+    ours, torchs = (StepMemory(graph, torchs_order=flag).peak(saved) for flag in (False, True))
+    with nullcontext() if device == "cpu" else virtual_gpu(device):
+        with torchs_order():
+            assert rehearsed_peak(graph, plan) == torchs
+        assert rehearsed_peak(graph, plan) == ours == remat.timeline(graph, plan).peak_bytes
+    assert ours < 0.75 * torchs
+
+
+def test_the_allocator_agrees_and_gradients_stay() -> None:
+    torch.manual_seed(0)
+    model, args = Conditioned(), tuple(map(torch.randn_like, ARGUMENTS))
+    graph, plan, measured = measured_peak((model, args, None), PLAN, kernels=False)
+    assert remat.timeline(graph, plan).peak_bytes == pytest.approx(measured, rel=0.005)
+    with torchs_order():
+        *_, before = measured_peak((model, args, None), PLAN, kernels=False)
+    assert measured < 0.75 * before
+    model(*args).backward()
+    expected = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    remat.compile(model, plan=plan)(*args).backward()
+    torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
+
+
+def test_passes_and_settings_of_users_have_priority() -> None:
+    assert "_post_fusion_custom_pass" in with_kernel_order({})
+    assert with_kernel_order({"_post_fusion_custom_pass": None}) == {"_post_fusion_custom_pass": None}
+    with torchs_order():
+        assert with_kernel_order({}) == {}
+    with _SETTINGS.patch(reorder_for_peak_memory=False):
+        assert with_kernel_order({}) == {}
