@@ -75,17 +75,19 @@ def test_it_finds_cheaper_plans_within_more_memory(name: str) -> None:
     assert annealer().improved(instance, limit_bytes, first["saved"], 3000) == (cost, peak, found)
 
 
-def test_a_better_answer_is_taken(tmp_path: Path) -> None:
-    """Of a row that has the answer to a smaller budget."""
+@pytest.mark.parametrize("relaxed", [False, True])
+def test_a_better_answer_is_taken(tmp_path: Path, relaxed: bool) -> None:
+    """Of a row that has the answer to a smaller budget; found from that answer, or from a plan of Checkmate's."""
     folder = Path(shutil.copytree(FOLDER, tmp_path / "2026.1"))
     posed, answers = RELEASED.posed(CORPUS, "qehvi-4"), Answers(folder / "answers")
     answers.path("qehvi-4").unlink()
     (roomy,) = [budget for budget in posed.budgets if budget.name == "peak-0.7"]
     known = ANSWERS.of("qehvi-4")["peak-0.1"]
     answers.offer(posed, {"budget": roomy.name, "saved": known["saved"], "bound": 0, "solver": "theirs", "seconds": 1})
-    done = CliRunner().invoke(app, ["anneal", "--only", "qehvi-4", "--steps", "3000", "--folder", str(folder)])
+    command = ["anneal", "--only", "qehvi-4", "--steps", "3000", "--folder", str(folder)]
+    done = CliRunner().invoke(app, [*command, *(["--relaxed"] if relaxed else [])])
     assert done.exception is None
     now = answers.of("qehvi-4")[roomy.name]
     assert now["objective"] < known["objective"]
-    assert now["solver"] == "anneal, 3000 steps, seed 1"
+    assert now["solver"] == ("checkmate, rounded; " if relaxed else "") + "anneal, 3000 steps, seed 1"
     assert done.output == f"qehvi-4 peak-0.7: {now['objective']}\n"

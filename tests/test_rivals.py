@@ -14,10 +14,11 @@ from strategies import feasible, training_steps
 
 from costmodels import RecomputeTime
 from experiments.bench.hand_in_rivals import solutions
-from experiments.bench.rivals import METHODS, Best, answered
+from experiments.bench.rivals import METHODS, answered
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.rivals import checkmate_rounding, chen, rotor
+from experiments.rivals.best_plans import Best
 from experiments.rivals.dtr import Forward, OutOfMemory
 from experiments.rivals.moccasin import Retention, Schedule, Setting
 from experiments.rivals.rotor import Chain

@@ -36,10 +36,10 @@ from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
 from experiments.rivals import checkmate_rounding, chen, dtr, moccasin, rotor
-from experiments.rivals.tensor_instance import LIMIT_S, PlanMemory, ScorePlan, TensorInstance
+from experiments.rivals.best_plans import Best, OutOfTime
+from experiments.rivals.tensor_instance import ScorePlan, TensorInstance
 from remat import Choice, Corpus
 from remat.facts.columns import BoolArray
-from remat.predict.memory import Simulator
 from remat.problem.problem_file import Budget
 
 FOR_ALL_BUDGETS: dict[str, Callable[[TensorInstance], Iterator[BoolArray]]] = {
@@ -55,39 +55,6 @@ FOR_ONE_BUDGET: dict[str, Callable[[TensorInstance, Budget, ScorePlan], None]] =
     "moccasin": moccasin.within_peak,
 }
 METHODS = (*FOR_ALL_BUDGETS, *FOR_ONE_BUDGET)
-
-
-class OutOfTime(Exception):
-    """The limit of processor time is reached."""
-
-
-class Best:
-    """Keeps the cheapest plan within each of some budgets, until the time is over."""
-
-    def __init__(self, instance: TensorInstance, budgets: Sequence[Budget], limit_s: float = LIMIT_S) -> None:
-        self.found = dict[str, tuple[int, Choice]]()
-        self.plans = 0
-        self._instance, self._budgets, self._simulator = instance, budgets, Simulator(instance.graph)
-        self._end = time.process_time() + limit_s
-
-    def offer(self, saved: BoolArray) -> PlanMemory:
-        """Completes a plan, keeps it where it is the cheapest so far, and returns what it takes.
-
-        Raises:
-            OutOfTime: no more plans are to be made.
-        """
-        problem, choice = self._instance.problem, self._instance.plan(saved)
-        peak = self._simulator.peak(self._instance.graph.for_all_values(choice.saved))
-        takes, cost = PlanMemory(choice.saved_bytes(problem), peak), choice.cost(problem)
-        self.plans += 1
-        for budget in self._budgets:
-            known = self.found.get(budget.name)
-            is_better = known is None or cost < known[0]
-            if takes.of(budget) <= budget.bytes and is_better and choice.keeps_bans(problem):
-                self.found[budget.name] = cost, choice
-        if time.process_time() > self._end:
-            raise OutOfTime
-        return takes
 
 
 def measure(case: tuple[str, str]) -> Iterator[dict[str, Any]]:

@@ -104,6 +104,9 @@ def anneal(
         int | None, typer.Option(min=0, help="Plans to look at for each row; fewer for larger graphs when left out.")
     ] = None,
     seed: Annotated[int, typer.Option(min=1, help="Of the chances: the same seed and steps find the same plans.")] = 1,
+    relaxed: Annotated[
+        bool, typer.Option("--relaxed", help="Begin at plans by Checkmate's relaxation, not at the best known ones.")
+    ] = False,
     folder: _Folder = FOLDER,
 ) -> None:
     """Looks for better answers to budgets of the peak by a program of its own, in C, from the best known ones."""
@@ -115,7 +118,7 @@ def anneal(
     for name in _by_size(only, manifest):
         posed = manifest.posed(corpus, name)
         count = VISITS // len(posed.graph) if steps is None else steps
-        for found in searching.annealed_answers(posed, answers, annealer, count, seed):
+        for found in searching.annealed_answers(posed, answers, annealer, count, seed, relaxed=relaxed):
             console.print(f"{name} {found['budget']}: {found['objective']}")
 
 
@@ -214,7 +217,7 @@ def run(
     pose(only, folder)
     solve(only, None, time_limit, folder)
     if with_anneal:
-        anneal(only, None, 1, folder)
+        anneal(only, None, 1, False, folder)
     prove(only, time_limit, folder)
     release(folder, results)
 

@@ -6,6 +6,7 @@ import datetime
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,9 @@ from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
 from experiments.benchmark.cpsat_peak import cheapest_within_peak
 from experiments.benchmark.instances import Posed
+from experiments.rivals import checkmate_rounding
+from experiments.rivals.best_plans import Best, OutOfTime
+from experiments.rivals.tensor_instance import TensorInstance
 from remat import Choice, Problem, Solution, TerminationReason, solve
 from remat.improve.peak_plans import PeakPlan
 from remat.improve.peak_search import relaxation
@@ -123,21 +127,40 @@ def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
     return answer(budget, choice, RESUMED, seconds, solution, f"{RESUMED}: ")
 
 
-def annealed_answers(posed: Posed, answers: Answers, annealer: Annealer, steps: int, seed: int) -> Iterator[Answer]:
-    """Offers cheaper plans for each budget of the peak, the smallest first, and yields those that were taken."""
+def annealed_answers(
+    posed: Posed, answers: Answers, annealer: Annealer, steps: int, seed: int, *, relaxed: bool
+) -> Iterator[Answer]:
+    """Offers cheaper plans for each budget of the peak, the smallest first, and yields those that were taken.
+
+    Args:
+        relaxed: whether annealing begins at the rounded plan of a linear program (`relaxed_start`).
+    """
     done = set[int]()
     for budget in sorted(posed.budgets, key=lambda budget: budget.bytes):
         known = answers.of(posed.name).get(budget.name)
         if budget.of != "peak" or known is None or budget.bytes in done:
             continue
         done.add(budget.bytes)
-        start = time.perf_counter()
-        cost, _, saved = annealer.improved(posed.checked, budget.bytes, known["saved"], steps, seed)
+        begin = time.perf_counter()
+        start = relaxed_start(posed, budget) if relaxed else known["saved"]
+        if start is None:
+            continue
+        cost, _, saved = annealer.improved(posed.checked, budget.bytes, start, steps, seed)
         if cost < known["objective"]:
-            claims = _claims(time.perf_counter() - start, None)
-            found = {**_named(budget, saved, f"anneal, {steps} steps, seed {seed}"), "objective": cost, **claims}
+            claims, first = _claims(time.perf_counter() - begin, None), "checkmate, rounded; " if relaxed else ""
+            found = {**_named(budget, saved, f"{first}anneal, {steps} steps, seed {seed}"), "objective": cost, **claims}
             answers.offer(posed, found)
             yield found
+
+
+def relaxed_start(posed: Posed, budget: Budget) -> list[int] | None:
+    """What the cheapest plan by Checkmate's relaxation with rounding saves within a budget; None if there is none."""
+    instance = TensorInstance.of(posed.graph, posed.problem)
+    best = Best(instance, [budget])
+    with suppress(OutOfTime):
+        checkmate_rounding.within(instance, budget, best.offer)
+    found = best.found.get(budget.name)
+    return None if found is None else np.flatnonzero(found[1].saved).tolist()
 
 
 def answer(

@@ -18,7 +18,13 @@ from remat.proof.validate import legal_choice
 
 
 def timeline(
-    graph: Graph, plan: Plan, *, holds_outputs: bool = True, device: str | None = None, copy_stream: bool = False
+    graph: Graph,
+    plan: Plan,
+    *,
+    holds_outputs: bool = True,
+    device: str | None = None,
+    copy_stream: bool = False,
+    torchs_order: bool = False,
 ) -> Timeline:
     """Predicts live bytes over the kernels and library calls of a compiled training step under a plan.
 
@@ -31,6 +37,8 @@ def timeline(
             graph was captured; a hand-written graph without calls is then simulated value by value
             (`remat.predict.memory`).
         copy_stream: whether offloaded values are copied in a CUDA stream of their own (see `remat.compile`).
+        torchs_order: whether the kernels have the order that `torch.compile` finds on its own; by default, they have
+            that of `remat.compile` (`remat.pytorch.KernelOrder`). Value by value, there are no kernels.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
@@ -54,6 +62,7 @@ def timeline(
     """
     checked_flag("holds_outputs", holds_outputs)
     checked_flag("copy_stream", copy_stream)
+    checked_flag("torchs_order", torchs_order)
     choice = legal_choice(checked_graph(graph), plan)
     if device is None and not records_calls(graph):
         if copy_stream:
@@ -63,5 +72,5 @@ def timeline(
             )
         return simulate(graph, plan, holds_outputs=holds_outputs)
     backend = None if device is None else backend_of(device)
-    memory = StepMemory(graph, backend, holds_outputs=holds_outputs, copy_stream=copy_stream)
+    memory = StepMemory(graph, backend, holds_outputs=holds_outputs, copy_stream=copy_stream, torchs_order=torchs_order)
     return memory.timeline(choice.saved, choice.offloaded)

@@ -22,9 +22,11 @@ from remat.pytorch.run.memory_policy import MemoryPolicy
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.report import Report, last_report
 from remat.pytorch.run.shared_budget import SharedBudget
+from remat.pytorch.seam.kernel_order import KernelOrder
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
 __all__ = [
+    "KernelOrder",
     "MemoryPolicy",
     "Partitioner",
     "Report",

@@ -7,32 +7,33 @@ graphs that `remat` compiles, `remat.pytorch.seam.kernel_order` offers two more 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.schedule import with_needs_first
 
+# As in `remat.pytorch.seam.kernel_order`.
+_LOWER = 0.98
+
 
 def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tuple[Unit, ...]:
-    """Returns the units in execution order: the order with the smallest estimated peak, the first one if several have.
+    """Returns the units in execution order.
 
     Args:
         pass_units: the kernels.
         only_inductors: whether the two orders of `remat.pytorch.seam.kernel_order` are left out.
     """
-    orders = _orders(pass_units, only_inductors)
-    return tuple(min(orders, key=lambda order: max(pass_units.alive_bytes(order), default=0)))
 
+    def estimated(order: Sequence[Unit]) -> int:
+        return max(pass_units.alive_bytes(order), default=0)
 
-def _orders(pass_units: PassUnits, only_inductors: bool) -> Iterator[Sequence[Unit]]:
-    yield pass_units.units
-    yield _least_memory_first(pass_units)
-    yield _breadth_first(pass_units)
-    yield _depth_first(pass_units)
+    heuristics = (_least_memory_first, _breadth_first, _depth_first)
+    best = min((pass_units.units, *(sort(pass_units) for sort in heuristics)), key=estimated)
     if not only_inductors:
-        yield _each_when_ready(pass_units)
-        yield pass_units.by_last_member()
+        ours = min((_each_when_ready(pass_units), pass_units.by_last_member()), key=estimated)
+        best = ours if estimated(ours) < _LOWER * estimated(best) else best
+    return tuple(best)
 
 
 # Prefers the unit whose first member comes first, of those for which all that they read has been computed.

@@ -90,7 +90,7 @@ def forecast(
             plans[name] = solution.plan
     forecasts: list[PlanForecast] = []
     for name, plan in plans.items():
-        line = timeline(graph, plan)
+        line = timeline(graph, plan, torchs_order=name in (NOTHING_RECOMPUTED, PYTORCH))
         waiting = other_calls_bytes(graph, line, calls[name]) + (calls[name] - 1) * argument_bytes(graph)
         forecasts.append(fixed.forecast(name, plan, line, waiting))
     own = [bytes_of(of_kind) for of_kind in held]

@@ -178,7 +178,7 @@ class _Stage:
     def default_bytes(self) -> tuple[int, int]:
         """Returns, for PyTorch's default plan, the bytes that one pass adds, and those of all calls in flight."""
         plan = default_plan(self.graph)
-        line = timeline(self.graph, no_recompute_plan(self.graph) if plan is None else plan)
+        line = timeline(self.graph, no_recompute_plan(self.graph) if plan is None else plan, torchs_order=True)
         return line.peak_bytes - line.at_forward_end, self.in_flight * line.at_forward_end
 
     def plan_within(self, limit_bytes: int) -> None:

@@ -86,7 +86,10 @@ class PlannedGraph:
         plans = {"": self.plan, "default_": default}
         # A graph that records no calls has no kernels to copy beside.
         beside = self.copy_stream and records_calls(self.graph)
-        lines = {who: timeline(self.graph, plan, copy_stream=beside) if plan else None for who, plan in plans.items()}
+        lines = {
+            who: timeline(self.graph, plan, copy_stream=beside, torchs_order=plan is default) if plan else None
+            for who, plan in plans.items()
+        }
         return {
             "values": len(self.graph),
             "saved_bytes": self.facts.saved_bytes,

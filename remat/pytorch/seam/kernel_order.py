@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -22,6 +24,8 @@ from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.torch_names import CustomSchedulerPass
 
 _OPTION = "_post_fusion_custom_pass"
+# The estimate is some percents off. At 1, one of 226 plans had a peak that was 0.9 % higher.
+_LOWER = 0.98
 
 
 def with_kernel_order(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,31 +43,39 @@ def kernel_order() -> Generator[None]:
 
 
 class KernelOrder(CustomSchedulerPass):
-    """Sorts kernels after fusion: takes the order with the smallest peak by Inductor's estimate, of six.
+    """Sorts the kernels of a graph after fusion, by `each_when_ready` or by `by_last_member`.
 
-    Four are Inductor's; of equal ones, the first is taken, so that nothing changes without need. Inductor then sorts
-    again, and finds none better.
+    The kernels are sorted only if the peak falls by more than 2 %, by Inductor's own estimate, below the peaks of
+    Inductor's four orders; otherwise Inductor sorts them. `remat.compile` and the backend "remat" use this pass. It
+    also works without a plan:
+
+        torch.compile(model, options={"_post_fusion_custom_pass": KernelOrder()})
     """
 
     def __call__(self, nodes: list[Any]) -> list[Any]:
         if len(nodes) < 2:
             return nodes
         scheduler, graph = nodes[0].scheduler, internals("torch._inductor.virtualized").V.graph
-        ordered_set = internals("torch.utils._ordered_set").OrderedSet
-        memory = internals("torch._inductor.memory")
-        inductors = [memory.topological_sort_lpmf, memory.topological_sort_bfs, memory.topological_sort_dfs]
-        return memory.reorder_for_peak_memory(
-            nodes,
-            scheduler.name_to_buf,
-            scheduler.name_to_fused_node,
-            ordered_set(graph.graph_inputs),
-            ordered_set(graph.get_output_names()),
-            methods=[*inductors, each_when_ready, by_last_member],
+        memory, ordered_set = internals("torch._inductor.memory"), internals("torch.utils._ordered_set").OrderedSet
+        outputs, buffers = ordered_set(graph.get_output_names()), scheduler.name_to_buf
+        peak, freeable = memory.prepare_planning_info(
+            nodes, buffers, scheduler.name_to_fused_node, ordered_set(graph.graph_inputs), outputs
         )
 
+        def estimated(order: list[Any]) -> int:
+            return memory.estimate_peak_memory(order, freeable, outputs)[0]
+
+        inductors = [
+            memory.topological_sort_lpmf(nodes, freeable, buffers, outputs),
+            memory.topological_sort_bfs(nodes),
+            memory.topological_sort_dfs(nodes),
+        ]
+        best = min((each_when_ready(nodes), by_last_member(nodes)), key=estimated)
+        return best if estimated(best) < _LOWER * min(peak, *map(estimated, inductors)) else nodes
+
     def uuid(self) -> str:
-        """Returns a constant: the key of our partitioner has the source code of the package."""
-        return "remat: kernel order"
+        """Returns the key for Inductor's caches: a hash of this file."""
+        return sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 def each_when_ready(nodes: Sequence[Any]) -> list[Any]:
