@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pandas as pd
@@ -309,6 +309,20 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"at a smaller peak ({max(slower):.1%}, " in page
     seconds = [row["search_s"] for row in rows]
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
+
+
+def test_the_page_states_what_the_order_of_kernels_gains() -> None:
+    page, rows = sentences((ROOT / "docs" / "howto" / "kernel_order.md").read_text()), rows_of("kernel_orders")
+    changes: dict[str, list[float]] = {}
+    for row in rows:
+        changes.setdefault(row["case"], []).append(1 - row["bytes"] / row["torch_bytes"])
+    every = list(chain(*changes.values()))
+    assert f"of {len(every)} plans, {sum(change > 5e-3 for change in every)} have a peak that is lower" in page
+    assert min(every) > -5e-3
+    lower = {case: own for case, own in changes.items() if max(own) > 5e-3}
+    assert (len(changes), len(lower)) == (12, 3)
+    for own in lower.values():
+        assert f"| {statistics.median(own):.0%} | {max(own):.0%} |" in page
 
 
 def test_the_page_states_how_much_less_overhead_is_possible() -> None:
