@@ -157,7 +157,8 @@ def choose_graph_regions(
     if keep not in get_args(Keep):
         raise InvalidOption(f'keep must be "all" or "expensive", got {keep!r}')
     amount = read_amount(budget, "budget")
-    predictor = predictor_on(graph, GRAPHS_OWN if device is None else device)
+    # PyTorch's checkpointing runs the regions, in a compiled model with the order of kernels of `torch.compile`.
+    predictor = predictor_on(graph, GRAPHS_OWN if device is None else device, torchs_order=True)
     graph = graph if predictor is None else predictor.graph
     profile = find_device(device or DEFAULT_DEVICE) if predictor is None else predictor.device
     search = _Search(RegionProblem.of(graph, profile, regions, tied=tied, keep=keep), predictor, solver, time_limit_s)
