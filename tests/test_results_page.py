@@ -336,7 +336,8 @@ def test_the_page_states_how_much_less_overhead_is_possible() -> None:
     assert all(one <= other for one, other in zip(ours, most, strict=True)), "no plan is better than the bound"
     assert f"at most {statistics.median(most):.0%} less overhead is possible in the median" in page
     assert f"At {sum(row['least_overhead'] > 0 for row in layers)} of these {len(layers)} peaks, every plan" in page
-    assert [row["case"] for row, share in zip(layers, most, strict=True) if share < 0.4] == ["hf-vit-base"]
+    low = [row["case"] for row, share in zip(layers, most, strict=True) if share < 0.4]
+    assert low == ["hf-vit-base", "hf-llama3-8b-h100"]
     of = {
         row["case"]: shares
         for row, *shares in zip(layers, most, ours, strict=True)
