@@ -95,5 +95,6 @@ def test_passes_and_settings_of_users_have_priority() -> None:
     assert with_kernel_order({"_post_fusion_custom_pass": None}) == {"_post_fusion_custom_pass": None}
     with torchs_order():
         assert with_kernel_order({}) == {}
+    assert with_kernel_order({"reorder_for_peak_memory": False}) == {"reorder_for_peak_memory": False}
     with _SETTINGS.patch(reorder_for_peak_memory=False):
         assert with_kernel_order({}) == {}

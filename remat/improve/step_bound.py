@@ -98,10 +98,8 @@ def _sizes(facts: StorageFacts) -> IntArray:
     # unless the part is a view that shows only a piece of a value, or shows it in another shape: that is copied
     # (`ConcatKernel.realize_into`).
     part = np.zeros(len(graph), np.bool_)
-    parts = np.unique(graph.producers[_is_op(graph, "aten.cat")[graph.consumers]])
-    part[[base for v, base in zip(parts, graph.base[parts], strict=True) if graph.shapes[v] == graph.shapes[base]]] = (
-        True
-    )
+    for v in np.unique(graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]):
+        part[graph.base[v]] |= graph.shapes[v] == graph.shapes[graph.base[v]]
     return np.where(facts.external | part[graph.base], 0, np.minimum(graph.bytes, facts.size))
 
 

@@ -112,7 +112,6 @@ USED: dict[str, tuple[str, ...]] = {
         "ExternKernelSchedulerNode",
         "NopKernelSchedulerNode",
         "Scheduler.codegen",
-        "Scheduler.topological_sort_schedule",
     ),
     "torch._inductor.utils": (),
     "torch._inductor.virtualized": ("V",),

@@ -6,20 +6,18 @@ gradients that it reads are computed before it. Weight gradients come after it, 
 they need stay in memory. None of the three other orders that Inductor tries repairs this reliably.
 """
 
-# networkx has partial types.
-# pyright: reportUnknownVariableType=false
-
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from graphlib import TopologicalSorter
 from hashlib import sha256
+from heapq import heappop, heappush
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
-
+from remat.predict.kernels.schedule import with_needs_first
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.torch_names import CustomSchedulerPass
 
@@ -31,7 +29,8 @@ _LOWER = 0.98
 def with_kernel_order(options: Mapping[str, Any]) -> dict[str, Any]:
     """Adds the pass to options of Inductor, unless they, or Inductor's settings, have a pass at its place."""
     config = internals("torch._inductor.config")
-    is_free = getattr(config, _OPTION) is None and config.reorder_for_peak_memory
+    sorts = options.get("reorder_for_peak_memory", config.reorder_for_peak_memory)
+    is_free = getattr(config, _OPTION) is None and sorts
     return {_OPTION: KernelOrder(), **options} if is_free else dict(options)
 
 
@@ -80,15 +79,29 @@ class KernelOrder(CustomSchedulerPass):
 
 def each_when_ready(nodes: Sequence[Any]) -> list[Any]:
     """Sorts kernels by their first members, but none comes before all that it reads has been computed."""
-    writers = {name: node for node in nodes for name in node.get_buffer_names()}
-    graph: Any = nx.DiGraph()
-    graph.add_nodes_from(nodes)
-    for node in nodes:
-        names = [dependency.name for dependency in node.unmet_dependencies]
-        graph.add_edges_from((writers[name], node) for name in names if name in writers)
-    return [*nx.lexicographical_topological_sort(graph, key=attrgetter("min_order"))]
+    sorter = TopologicalSorter(_needed(nodes))
+    sorter.prepare()
+    ready: list[tuple[int, Any]] = []  # no two kernels have the same first member
+    order: list[Any] = []
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heappush(ready, (node.min_order, node))
+        _, node = heappop(ready)
+        order.append(node)
+        sorter.done(node)
+    return order
 
 
 def by_last_member(nodes: Sequence[Any]) -> list[Any]:
     """Sorts kernels by their last members; what a kernel needs comes before it."""
-    return nodes[0].scheduler.topological_sort_schedule(sorted(nodes, key=attrgetter("max_order")))
+    return with_needs_first(sorted(nodes, key=attrgetter("max_order")), _needed(nodes).__getitem__)
+
+
+# Inductor's `topological_sort_schedule` is recursive, and a chain of gradients may be a thousand kernels long.
+def _needed(nodes: Sequence[Any]) -> dict[Any, list[Any]]:
+    writers = {name: node for node in nodes for name in node.get_buffer_names()}
+    names = {node: sorted(dependency.name for dependency in node.unmet_dependencies) for node in nodes}
+    return {
+        node: [writers[name] for name in needed if writers.get(name, node) is not node]
+        for node, needed in names.items()
+    }
