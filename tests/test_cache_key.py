@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -219,20 +217,23 @@ print(json.dumps([[str(key) for key in keys], found]))
 SETTINGS = ("conservative ortools", "aggressive ortools", "conservative scipy")
 
 
+def told(seed: str, *settings: str) -> tuple[list[str], list[dict[str, int]]]:
+    """What the program prints in a process of its own: the settings that other tests left behind are parts of keys."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    command = [sys.executable, "-c", PROGRAM, *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    keys, found = json.loads(done.stdout.splitlines()[-1])
+    return keys, found
+
+
 def test_keys_and_hits_are_the_same_in_another_process_and_other_settings_never_hit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where Python hashes text otherwise."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(Partitioner, "_plan", Partitioner._plan)  # which the program replaces
-    monkeypatch.setattr(sys, "argv", ["", SETTINGS[0]])
-    with contextlib.redirect_stdout(io.StringIO()) as here:
-        exec(PROGRAM, {})
-    keys, first = json.loads(here.getvalue())
+    keys, first = told("1", SETTINGS[0])
     assert first == [{"hits": 0, "plans": 1}]
-    monkeypatch.setenv("PYTHONHASHSEED", "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1")
-    other = subprocess.run([sys.executable, "-c", PROGRAM, *SETTINGS], capture_output=True, text=True, check=True)
-    same_keys, (again, *others) = json.loads(other.stdout.splitlines()[-1])
+    same_keys, (again, *others) = told("2", *SETTINGS)
     assert same_keys == keys
     assert len(keys) == 5
     assert again["hits"] >= 1
