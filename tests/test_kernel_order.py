@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -16,8 +17,9 @@ from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.save_everything import plan_of
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
+from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.kernel_order import with_kernel_order
+from remat.pytorch.seam.kernel_order import KernelOrder, with_kernel_order
 from remat.pytorch.seam.virtual_gpu import virtual_gpu
 
 _SETTINGS = internals("torch._inductor.config")
@@ -96,3 +98,14 @@ def test_passes_and_settings_of_users_have_priority() -> None:
     assert with_kernel_order({"reorder_for_peak_memory": False}) == {"reorder_for_peak_memory": False}
     with _SETTINGS.patch(reorder_for_peak_memory=False):
         assert with_kernel_order({}) == {}
+
+
+def test_a_partitioner_alone_warns_that_peaks_are_predicted_in_our_order() -> None:
+    model, x = torch.nn.Linear(8, 8), torch.ones(4, 8)
+    settings = {"custom_partitioner_fn": Partitioner.of(MemoryBudget("1MB", of="peak")), "force_disable_caches": True}
+    with _SETTINGS.patch(settings), pytest.warns(UserWarning, match="KernelOrder"):
+        torch.compile(model)(x).sum().backward()
+    torch.compiler.reset()
+    with _SETTINGS.patch(settings | {"_post_fusion_custom_pass": KernelOrder()}), warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*KernelOrder")
+        torch.compile(model)(x).sum().backward()

@@ -9,7 +9,8 @@ at that moment; a value may have been recomputed before that, which counts as fr
 Three facts about memory make this a proof (`remat.predict.buffers`):
 
 - *A value in memory takes its bytes.* But a copy may share the memory of its source, so a copy is recomputed for free.
-  And the parts of a concatenation lie in the memory of the result, so they count 0 bytes.
+  And the parts of a concatenation lie in the memory of the result, so they count 0 bytes, unless they are pieces of
+  other values: these are copied.
 - *A kernel reads from memory.* Its result depends on values that are in memory before, with no library call between the
   two. A minimum cut finds the fewest bytes of a set of values from which the result can be computed so.
 - *A kernel writes over what it reads only if that is nearly as large*, and read where it writes
@@ -96,10 +97,13 @@ def _sizes(facts: StorageFacts) -> IntArray:
     graph = facts.graph
     # At least this many bytes a value takes in memory. Inputs are there anyway, and parts of a concatenation lie in it,
     # unless the part is a view that shows only a piece of a value, or shows it in another shape: that is copied
-    # (`ConcatKernel.realize_into`).
+    # (`ConcatKernel.realize_into`). But Inductor replaces pieces of one value that are put together again by the value
+    # (`splitwithsizes_cat_replace`).
     part = np.zeros(len(graph), np.bool_)
-    for v in np.unique(graph.producers[_is_op(graph, "aten.cat")[graph.consumers]]):
-        part[graph.base[v]] |= graph.shapes[v] == graph.shapes[graph.base[v]]
+    for v in np.flatnonzero(_is_op(graph, "aten.cat")):
+        together = len({int(graph.base[u]) for u in graph.operands[v]}) == 1
+        for u in graph.operands[v]:
+            part[graph.base[u]] |= together or graph.shapes[u] == graph.shapes[graph.base[u]]
     return np.where(facts.external | part[graph.base], 0, np.minimum(graph.bytes, facts.size))
 
 

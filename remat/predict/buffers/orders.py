@@ -13,8 +13,11 @@ from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.schedule import with_needs_first
 
-# As in `remat.pytorch.seam.kernel_order`.
-_LOWER = 0.98
+LOWER = 0.98
+"""Our orders are taken if the estimated peak falls below this part of that of Inductor's best order.
+
+The estimate is some percents off. At 1, one of 226 plans had a peak that was 0.9% higher.
+"""
 
 
 def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tuple[Unit, ...]:
@@ -32,7 +35,7 @@ def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tupl
     best = min((pass_units.units, *(sort(pass_units) for sort in heuristics)), key=estimated)
     if not only_inductors:
         ours = min((_each_when_ready(pass_units), pass_units.by_last_member()), key=estimated)
-        best = ours if estimated(ours) < _LOWER * estimated(best) else best
+        best = ours if estimated(ours) < LOWER * estimated(best) else best
     return tuple(best)
 
 

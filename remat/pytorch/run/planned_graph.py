@@ -87,7 +87,7 @@ class PlannedGraph:
         # A graph that records no calls has no kernels to copy beside.
         beside = self.copy_stream and records_calls(self.graph)
         lines = {
-            who: timeline(self.graph, plan, copy_stream=beside, torchs_order=plan is default) if plan else None
+            who: timeline(self.graph, plan, copy_stream=beside, torchs_order=who == "default_") if plan else None
             for who, plan in plans.items()
         }
         return {

@@ -93,6 +93,7 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._inductor.ir": (
         "Buffer.get_defining_op",
         "ComputedBuffer",
+        "Conditional",
         "IRNode",
         "MultiOutput",
         "Operation.get_origins",

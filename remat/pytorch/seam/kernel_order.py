@@ -8,8 +8,11 @@ they need stay in memory. None of the three other orders that Inductor tries rep
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from graphlib import TopologicalSorter
 from hashlib import sha256
 from heapq import heappop, heappush
@@ -17,13 +20,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from remat.predict.buffers.orders import LOWER
 from remat.predict.kernels.schedule import with_needs_first
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.torch_names import CustomSchedulerPass
 
 _OPTION = "_post_fusion_custom_pass"
-# The estimate is some percents off. At 1, one of 226 plans had a peak that was 0.9 % higher.
-_LOWER = 0.98
 
 
 def with_kernel_order(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,18 +43,38 @@ def kernel_order() -> Generator[None]:
         yield
 
 
+def is_without_pass() -> bool:
+    """Says whether Inductor's settings have no pass at the place of ours."""
+    return getattr(internals("torch._inductor.config"), _OPTION) is None
+
+
+@cache
+def _source_key() -> str:
+    sources = (__file__, inspect.getsourcefile(with_needs_first) or "")
+    return sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()
+
+
+@dataclass(frozen=True)
 class KernelOrder(CustomSchedulerPass):
     """Sorts the kernels of a graph after fusion, by `each_when_ready` or by `by_last_member`.
 
     The kernels are sorted only if the peak falls by more than 2 %, by Inductor's own estimate, below the peaks of
     Inductor's four orders; otherwise Inductor sorts them. `remat.compile` and the backend "remat" use this pass. It
-    also works without a plan:
+    also works without a plan::
 
         torch.compile(model, options={"_post_fusion_custom_pass": KernelOrder()})
+
+    Attributes:
+        key: of the source code, for Inductor's caches.
     """
 
+    key: str = field(default_factory=_source_key)
+
     def __call__(self, nodes: list[Any]) -> list[Any]:
-        if len(nodes) < 2:
+        conditional = internals("torch._inductor.ir").Conditional
+        # Inductor keeps conditionals in the order in which it finds them, because collectives in them must not change
+        # places.
+        if len(nodes) < 2 or sum(isinstance(node.node, conditional) for node in nodes) > 1:
             return nodes
         scheduler, graph = nodes[0].scheduler, internals("torch._inductor.virtualized").V.graph
         memory, ordered_set = internals("torch._inductor.memory"), internals("torch.utils._ordered_set").OrderedSet
@@ -70,11 +92,11 @@ class KernelOrder(CustomSchedulerPass):
             memory.topological_sort_dfs(nodes),
         ]
         best = min((each_when_ready(nodes), by_last_member(nodes)), key=estimated)
-        return best if estimated(best) < _LOWER * min(peak, *map(estimated, inductors)) else nodes
+        return best if estimated(best) < LOWER * min(peak, *map(estimated, inductors)) else nodes
 
     def uuid(self) -> str:
-        """Returns the key for Inductor's caches: a hash of this file."""
-        return sha256(Path(__file__).read_bytes()).hexdigest()
+        """Returns the key for Inductor's caches."""
+        return self.key
 
 
 def each_when_ready(nodes: Sequence[Any]) -> list[Any]:

@@ -38,7 +38,7 @@ try:
 except ImportError as error:
     raise unsupported(str(error)) from None
 
-# Torch 2.11 has no such base class, and passes do not count in its keys.
+# Torch 2.11 has no such base class; there, the fields of a pass are parts of the keys of caches.
 CustomSchedulerPass: Any = getattr(internals("torch._inductor.custom_graph_pass"), "CustomSchedulerPass", object)
 
 torch_compile: Any = torch.compile
