@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
@@ -16,6 +15,7 @@ from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.save_everything import plan_of
 from remat.predict.buffers import StepMemory
+from remat.predict.buffers.orders import with_torchs_order
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam.internals import internals
@@ -69,10 +69,10 @@ def test_the_peak_falls_by_a_quarter_as_predicted(device: str, layers: int, budg
     graph = remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
     plan = plan_of(graph, MemoryBudget(budget))
     saved = remat.Choice.from_plan(graph, plan).saved
-    ours, torchs = (StepMemory(graph, torchs_order=flag).peak(saved) for flag in (False, True))
+    by_torch = with_torchs_order(graph)
+    ours, torchs = (StepMemory(one).peak(saved) for one in (graph, by_torch))
     with nullcontext() if device == "cpu" else virtual_gpu(device):
-        with torchs_order():
-            assert rehearsed_peak(graph, plan) == torchs
+        assert rehearsed_peak(by_torch, plan) == torchs
         assert rehearsed_peak(graph, plan) == ours == remat.timeline(graph, plan).peak_bytes
     assert ours < 0.75 * torchs
 
@@ -100,12 +100,19 @@ def test_passes_and_settings_of_users_have_priority() -> None:
         assert with_kernel_order({}) == {}
 
 
-def test_a_partitioner_alone_warns_that_peaks_are_predicted_in_our_order() -> None:
-    model, x = torch.nn.Linear(8, 8), torch.ones(4, 8)
-    settings = {"custom_partitioner_fn": Partitioner.of(MemoryBudget("1MB", of="peak")), "force_disable_caches": True}
-    with _SETTINGS.patch(settings), pytest.warns(UserWarning, match="KernelOrder"):
-        torch.compile(model)(x).sum().backward()
-    torch.compiler.reset()
-    with _SETTINGS.patch(settings | {"_post_fusion_custom_pass": KernelOrder()}), warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*KernelOrder")
-        torch.compile(model)(x).sum().backward()
+@pytest.mark.parametrize("with_order", [False, True])
+def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(with_order: bool) -> None:
+    """Set by hand, the partitioner comes with `KernelOrder` or without it."""
+    model = Conditioned(layers=4)
+    graph = remat.capture(model, *ARGUMENTS)
+    limit = remat.timeline(graph, plan_of(graph, PLAN), torchs_order=not with_order).peak_bytes
+    partitioner = Partitioner.of(MemoryBudget(f"{limit} B", of="peak"))
+    settings = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}
+    if with_order:
+        settings["_post_fusion_custom_pass"] = KernelOrder()
+    with _SETTINGS.patch(settings):
+        torch.compile(model)(*ARGUMENTS).backward()
+    report = partitioner.log.report()
+    row, plan = report.as_frame().iloc[0], report.graphs[0].plan
+    expected = remat.timeline(graph, plan, torchs_order=not with_order).peak_bytes
+    assert row.checked_peak_bytes == row.peak_bytes == expected <= limit

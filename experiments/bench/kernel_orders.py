@@ -18,12 +18,13 @@ from experiments.report.result_table import ResultTable
 from remat.improve.for_device import for_device
 from remat.improve.one_liners import one_liners
 from remat.predict.buffers import StepMemory
+from remat.predict.buffers.orders import with_torchs_order
 
 
 def measure(name: str) -> Iterator[dict[str, Any]]:
     """Predicts the peak of each of PyTorch's plans of one step, in both orders."""
     graph = for_device(captured(name), STEPS[name])
-    ours, torchs = StepMemory(graph), StepMemory(graph, torchs_order=True)
+    ours, torchs = StepMemory(graph), StepMemory(with_torchs_order(graph))
     for rival, saved in one_liners(graph):
         yield {"rival": rival, "torch_bytes": torchs.peak(saved), "bytes": ours.peak(saved)}
 

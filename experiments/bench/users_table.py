@@ -33,6 +33,7 @@ from remat import Graph
 from remat.improve.one_liners import one_liners
 from remat.improve.pareto_front import pareto_front
 from remat.improve.step_predictor import StepPredictor
+from remat.predict.buffers.orders import with_torchs_order
 from remat.predict.time.known_devices import find_device
 
 STEPS = {
@@ -58,7 +59,7 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
     device, graph = STEPS[name], captured(name)
     predictor = StepPredictor.of(graph, find_device(device), device)
     rivals: dict[str, tuple[int, float]] = {}
-    compiled_by_torch = StepPredictor.of(graph, find_device(device), device, torchs_order=True)
+    compiled_by_torch = StepPredictor.of(with_torchs_order(graph), find_device(device), device)
     for rival, saved in one_liners(predictor.graph):
         rivals[rival] = (compiled_by_torch.peak(saved), predictor.ns(saved))
     default_ns = next(iter(rivals.values()))[1]

@@ -23,6 +23,7 @@ from remat.improve.byte_budgets import default_saved, evenly_spaced, read_amount
 from remat.improve.region_front import RegionFront
 from remat.improve.region_problem import Keep, RegionProblem
 from remat.improve.step_predictor import StepPredictor, predictor_on
+from remat.predict.buffers.orders import with_torchs_order
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.roofline import DEFAULT_DEVICE
 from remat.problem.costmodel import GRAPHS_OWN
@@ -158,7 +159,7 @@ def choose_graph_regions(
         raise InvalidOption(f'keep must be "all" or "expensive", got {keep!r}')
     amount = read_amount(budget, "budget")
     # PyTorch's checkpointing runs the regions, in a compiled model with the order of kernels of `torch.compile`.
-    predictor = predictor_on(graph, GRAPHS_OWN if device is None else device, torchs_order=True)
+    predictor = predictor_on(graph.derived(with_torchs_order), GRAPHS_OWN if device is None else device)
     graph = graph if predictor is None else predictor.graph
     profile = find_device(device or DEFAULT_DEVICE) if predictor is None else predictor.device
     search = _Search(RegionProblem.of(graph, profile, regions, tied=tied, keep=keep), predictor, solver, time_limit_s)

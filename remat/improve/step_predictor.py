@@ -28,24 +28,16 @@ class StepPredictor:
         exchanged: which results and tangents other graphs take over.
     """
 
-    def __init__(
-        self, graph: Graph, device: DeviceProfile, exchanged: Exchanged = ALONE, *, torchs_order: bool = False
-    ) -> None:
+    def __init__(self, graph: Graph, device: DeviceProfile, exchanged: Exchanged = ALONE) -> None:
         self.graph, self.device, self.exchanged = graph, device, exchanged
-        self._memory = StepMemory(graph, exchanged=exchanged, torchs_order=torchs_order)
+        self._memory = StepMemory(graph, exchanged=exchanged)
         self._clock = KernelClock(graph, device)
         self._ns: dict[bytes, float] = {}
         self._peaks: dict[bytes, int] = {}
 
     @classmethod
     def of(
-        cls,
-        graph: Graph,
-        device: DeviceProfile,
-        kind: str | None = None,
-        exchanged: Exchanged = ALONE,
-        *,
-        torchs_order: bool = False,
+        cls, graph: Graph, device: DeviceProfile, kind: str | None = None, exchanged: Exchanged = ALONE
     ) -> StepPredictor:
         """Returns the predictor of a graph and a device, which remembers what it predicted before.
 
@@ -54,11 +46,10 @@ class StepPredictor:
             device: the rates by which kernels are timed.
             kind: the name of a device that has the same kernels; None for the device of the graph.
             exchanged: which results and tangents other graphs take over.
-            torchs_order: whether `torch.compile` runs the steps, not `remat.compile` (`StepMemory`).
         """
-        predictors, key = graph.derived(_predictors), (repr(device), kind, exchanged, torchs_order)
+        predictors, key = graph.derived(_predictors), (repr(device), kind, exchanged)
         if key not in predictors:
-            predictors[key] = cls(for_device(graph, kind), device, exchanged, torchs_order=torchs_order)
+            predictors[key] = cls(for_device(graph, kind), device, exchanged)
         return predictors[key]
 
     def ns(self, saved: BoolArray) -> float:
@@ -90,9 +81,7 @@ def predictor_for(graph: Graph, cost_model: CostModel, exchanged: Exchanged = AL
     return predictor_on(graph, cost_model.step_device, exchanged)
 
 
-def predictor_on(
-    graph: Graph, device: object = GRAPHS_OWN, exchanged: Exchanged = ALONE, *, torchs_order: bool = False
-) -> StepPredictor | None:
+def predictor_on(graph: Graph, device: object = GRAPHS_OWN, exchanged: Exchanged = ALONE) -> StepPredictor | None:
     """Returns the predictor of a graph's steps on a device as `CostModel.step_device` names it; None if none."""
     if device is None or not records_calls(graph):
         return None
@@ -103,8 +92,8 @@ def predictor_on(
     elif isinstance(device, str) and device in (*KNOWN, *ALIASES):
         kind = device
     assert isinstance(device, str | Path | DeviceProfile)  # `CostModel.step_device` says so
-    return StepPredictor.of(graph, find_device(device), kind, exchanged, torchs_order=torchs_order)
+    return StepPredictor.of(graph, find_device(device), kind, exchanged)
 
 
-def _predictors(_graph: Graph) -> dict[tuple[str, str | None, Exchanged, bool], StepPredictor]:
+def _predictors(_graph: Graph) -> dict[tuple[str, str | None, Exchanged], StepPredictor]:
     return {}

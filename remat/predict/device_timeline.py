@@ -11,6 +11,7 @@ from remat.errors import InvalidOption
 from remat.facts.argument_checks import checked_flag
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.buffers import StepMemory, records_calls
+from remat.predict.buffers.orders import with_torchs_order
 from remat.predict.memory.simulator import simulate
 from remat.predict.memory.timeline import Timeline
 from remat.predict.time.known_devices import backend_of
@@ -38,7 +39,8 @@ def timeline(
             (`remat.predict.memory`).
         copy_stream: whether offloaded values are copied in a CUDA stream of their own (see `remat.compile`).
         torchs_order: whether the kernels have the order that `torch.compile` finds on its own; by default, they have
-            that of `remat.compile` (`remat.pytorch.KernelOrder`). Value by value, there are no kernels.
+            that of `remat.compile` (`remat.pytorch.KernelOrder`), unless the graph comes from a step that runs without
+            it. Value by value, there are no kernels.
 
     Raises:
         InvalidPlan: the plan names unknown values, is not legal, or was made for another graph.
@@ -72,5 +74,6 @@ def timeline(
             )
         return simulate(graph, plan, holds_outputs=holds_outputs)
     backend = None if device is None else backend_of(device)
-    memory = StepMemory(graph, backend, holds_outputs=holds_outputs, copy_stream=copy_stream, torchs_order=torchs_order)
+    graph = graph.derived(with_torchs_order) if torchs_order else graph
+    memory = StepMemory(graph, backend, holds_outputs=holds_outputs, copy_stream=copy_stream)
     return memory.timeline(choice.saved, choice.offloaded)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 
+from remat.facts.graph import Graph
 from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.schedule import with_needs_first
@@ -18,6 +20,20 @@ LOWER = 0.98
 
 The estimate is some percents off. At 1, one of 226 plans had a peak that was 0.9% higher.
 """
+
+
+TORCHS_ORDER = {"kernel_order": "torch"}
+"""Says in `Graph.meta` that nothing offers our orders to Inductor."""
+
+
+def with_torchs_order(graph: Graph) -> Graph:
+    """Returns the graph as `torch.compile` runs it: its kernels have the order that Inductor finds on its own."""
+    return replace(graph, meta={**graph.meta, **TORCHS_ORDER})
+
+
+def has_torchs_order(graph: Graph) -> bool:
+    """Returns whether the kernels of the graph have the order that Inductor finds on its own."""
+    return TORCHS_ORDER.items() <= graph.meta.items()
 
 
 def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tuple[Unit, ...]:

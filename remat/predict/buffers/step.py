@@ -12,6 +12,7 @@ from remat.facts.collection import collection_paused
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.predict.buffers.allocated import AllocatedPass, PassFacts
+from remat.predict.buffers.orders import has_torchs_order
 from remat.predict.buffers.workspaces import workspace_bytes
 from remat.predict.kernels import Fuser, Kernel
 from remat.predict.kernels.fuser import ScheduledPass
@@ -59,8 +60,6 @@ class StepMemory:
         backend: "cpu" or "triton"; None chooses by the graph's device.
         holds_outputs: whether the caller holds the forward outputs until the end of the backward pass.
         copy_stream: whether offloaded values are copied in a CUDA stream of their own (see `remat.compile`).
-        torchs_order: whether the kernels have the order that `torch.compile` finds on its own. By default, they have
-            that of `remat.compile`, which offers TorchInductor two more orders.
 
     Raises:
         InvalidGraph: a call that the graph records cannot be parsed.
@@ -75,10 +74,8 @@ class StepMemory:
         holds_outputs: bool = True,
         exchanged: Exchanged = ALONE,
         copy_stream: bool = False,
-        torchs_order: bool = False,
     ) -> None:
         self.graph, self.holds_outputs, self._exchanged = graph, holds_outputs, exchanged
-        self._torchs_order = torchs_order
         self._fuser = Fuser(graph, backend, copy_stream=copy_stream)
 
     def peak(self, saved: BoolArray, offloaded: BoolArray | None = None) -> int:
@@ -126,7 +123,7 @@ class StepMemory:
         made = [v for v in scheduled.arguments if frees and not graph.leaf[v]]
         donated = [v for v in made if not graph.derived(externally_visible)[v]]
         gpu = self._fuser.backend.gpu
-        return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu, self._torchs_order))
+        return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu, has_torchs_order(graph)))
 
     # What the forward pass returns is alive until its last reader, or as long as the caller holds it.
     def _hand_over(self, joined: _Joined, forward: AllocatedPass, backward: AllocatedPass) -> None:

@@ -76,19 +76,26 @@ def visit_lowerings(
 
 
 def lower(
-    graph_module: fx.GraphModule, fake_mode: Any, visit: LoweringVisitor, *, backward: bool, donated: Sequence[int] = ()
+    graph_module: fx.GraphModule,
+    fake_mode: Any,
+    visit: LoweringVisitor,
+    *,
+    backward: bool,
+    donated: Sequence[int] = (),
+    torchs_order: bool = False,
 ) -> list[tuple[int, ...] | None]:
     """Calls `visit` with the lowering of a forward or backward graph, without Dynamo and AOTAutograd.
 
     Args:
         donated: positions of the inputs that Inductor may overwrite.
+        torchs_order: whether our orders of kernels are not offered (`remat.pytorch.KernelOrder`).
 
     Returns:
         Inductor's strides of each output; None for outputs that are no tensors.
     """
     with (
         prepared(graph_module, fake_mode),
-        lowered(graph_module, donated, is_inference=False, is_backward=backward) as lowering,
+        lowered(graph_module, donated, torchs_order=torchs_order, is_inference=False, is_backward=backward) as lowering,
     ):
         visit(lowering)
         return output_strides(lowering)

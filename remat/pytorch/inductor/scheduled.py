@@ -16,6 +16,7 @@ from remat.errors import CaptureError, InvalidOption
 from remat.facts.argument_checks import checked_flag
 from remat.facts.collection import collection_paused
 from remat.facts.graph import Graph, checked_graph
+from remat.predict.buffers.orders import has_torchs_order
 from remat.proof.validate import legal_choice
 from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
@@ -161,7 +162,14 @@ class Scheduled:
         fake_mode, own = self.joint_graph.fake_mode, ~self.graph.leaf & ~self.graph.derived(externally_visible)
         places = [self.graph.index.get(node.name, -1) for node in placeholders] if backward else []
         donated = [i for i, v in enumerate(places) if v >= 0 and own[v]]
-        laid_out = lower(module, fake_mode, lambda one: visit(one, inputs, outputs), backward=backward, donated=donated)
+        laid_out = lower(
+            module,
+            fake_mode,
+            lambda one: visit(one, inputs, outputs),
+            backward=backward,
+            donated=donated,
+            torchs_order=has_torchs_order(self.graph),
+        )
         return dict(zip(outputs, laid_out, strict=True))
 
 

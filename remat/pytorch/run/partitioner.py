@@ -52,7 +52,7 @@ from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.compilations import own_errors
-from remat.pytorch.seam.kernel_order import is_without_pass
+from remat.pytorch.seam.kernel_order import order_set
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import hide_marks, torchs_budget, torchs_budget_setting, torchs_partition
 
@@ -130,12 +130,6 @@ class Partitioner(CustomPartitionerFn):
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Splits a joint graph in two; torch calls this."""
-        if self.cost_model.limits_peak and is_without_pass():
-            warnings.warn(
-                "peaks are predicted and checked with the order of kernels of remat.compile, and this step may take "
-                "more: set torch._inductor.config._post_fusion_custom_pass = remat.pytorch.KernelOrder(), too",
-                stacklevel=2,
-            )
         if self.on_error == "raise":
             return self._split(gm, joint_inputs, **kwargs)
         untouched = fx.GraphModule(gm, copy.deepcopy(gm.graph))
@@ -238,7 +232,8 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
-                graph = extract(request.joint_graph, node_info, num_fwd_outputs, device_facts(request.joint_graph))
+                meta = device_facts(request.joint_graph) | order_set()
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, meta)
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)

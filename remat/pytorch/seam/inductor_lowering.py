@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -65,12 +65,15 @@ def all_options() -> frozenset[str]:
 
 
 @contextmanager
-def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs: Any) -> Generator[Any]:
+def lowered(
+    graph_module: fx.GraphModule, donated: Sequence[int] = (), *, torchs_order: bool = False, **kwargs: Any
+) -> Generator[Any]:
     """Lowers and schedules a graph, and yields its `GraphLowering` while Inductor's context is set up for it.
 
     Args:
         graph_module: a graph after Inductor's passes over forward and backward graphs, in Inductor's fake mode.
         donated: positions of the inputs that a backward pass may overwrite (`get_donated_idxs`).
+        torchs_order: whether the kernels keep the order that Inductor's settings give them.
     """
     virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(
@@ -79,7 +82,7 @@ def lowered(graph_module: fx.GraphModule, donated: Sequence[int] = (), **kwargs:
     lowering.bw_donated_idxs = [*donated]
     with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
         lowering.run(*inputs)
-        with kernel_order():
+        with nullcontext() if torchs_order else kernel_order():
             schedule(lowering)
         yield lowering
 

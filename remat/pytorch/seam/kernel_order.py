@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from remat.predict.buffers.orders import LOWER
+from remat.predict.buffers.orders import LOWER, TORCHS_ORDER
 from remat.predict.kernels.schedule import with_needs_first
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.torch_names import CustomSchedulerPass
@@ -43,9 +43,9 @@ def kernel_order() -> Generator[None]:
         yield
 
 
-def is_without_pass() -> bool:
-    """Says whether Inductor's settings have no pass at the place of ours."""
-    return getattr(internals("torch._inductor.config"), _OPTION) is None
+def order_set() -> dict[str, str]:
+    """Returns what `Graph.meta` says of the order of kernels under Inductor's settings: nothing if our pass is set."""
+    return {} if isinstance(getattr(internals("torch._inductor.config"), _OPTION), KernelOrder) else TORCHS_ORDER
 
 
 @cache
