@@ -77,7 +77,7 @@ def answered(posed: Posed, method: str, known: dict[str, dict[str, Any]]) -> Ite
             row = {"method": method, "instance": posed.name, "budget": budget.name, "values": len(posed.problem)}
             objectives = {"known": known[budget.name]["objective"], "bound": known[budget.name]["bound"]}
             found = best.found.get(budget.name)
-            answer = {} if found is None else _checked(posed, budget, found[1], objectives["known"])
+            answer = {} if found is None else checked(posed, budget, found[1], objectives["known"])
             why = "" if found else "no plan" if not best.plans else "no plan within the budget"
             yield row | objectives | answer | {"plans": best.plans, "seconds": seconds, "ended": is_whole, "why": why}
 
@@ -95,7 +95,8 @@ def _run(method: str, instance: TensorInstance, budget: Budget, best: Best) -> b
     return True
 
 
-def _checked(posed: Posed, budget: Budget, choice: Choice, known: int) -> dict[str, Any]:
+def checked(posed: Posed, budget: Budget, choice: Choice, known: int) -> dict[str, Any]:
+    """Returns the cost of a plan by `check.py`, and what it saves if it costs less than the best known answer."""
     saved: list[int] = np.flatnonzero(choice.saved).tolist()
     verdict = check.check(posed.checked, {"budget": budget.name, "saved": saved})
     if verdict.complaints:

@@ -28,9 +28,10 @@ LIMIT_S = 30.0
 """Seconds of processor time that a method has for a budget."""
 
 
-class PlanMemory(NamedTuple):
-    """Holds the memory of a plan in bytes."""
+class PlanScore(NamedTuple):
+    """Holds the cost of a plan, and its memory in bytes."""
 
+    cost: int
     saved_bytes: int
     peak_bytes: int
 
@@ -39,8 +40,8 @@ class PlanMemory(NamedTuple):
         return self.saved_bytes if budget.of == "saved" else self.peak_bytes
 
 
-ScorePlan: TypeAlias = Callable[[BoolArray], PlanMemory]
-"""Takes a mask (k,) of the tensors that a plan saves, and returns the memory of the whole plan."""
+ScorePlan: TypeAlias = Callable[[BoolArray], PlanScore]
+"""Takes a mask (k,) of the tensors that a plan saves, and scores the whole plan."""
 
 
 @dataclass(frozen=True, eq=False)
