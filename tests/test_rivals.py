@@ -17,7 +17,7 @@ from experiments.bench.hand_in_rivals import solutions
 from experiments.bench.rivals import METHODS, answered
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER, Manifest
-from experiments.rivals import checkmate_rounding, chen, rotor
+from experiments.rivals import checkmate_rounding, chen, hiremate, rotor
 from experiments.rivals.best_plans import Best
 from experiments.rivals.dtr import Forward, OutOfMemory
 from experiments.rivals.moccasin import Retention, Schedule, Setting
@@ -203,6 +203,39 @@ def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(instance: TensorIn
         whole = instance.plan(saved[instance.value] >= 0.5)
         if np.isin(np.round(saved, 9), (0, 1)).all() and whole.saved_bytes(problem) <= limit:
             assert abs(whole.cost(problem) - min(fits)) <= 1e-6 * (1 + min(fits)), "whole numbers are the optimum"
+
+
+@given(questions(), st.floats(0, 1))
+def test_the_hierarchys_lowest_program_is_exact_and_higher_ones_do_not_promise_too_much(
+    instance: TensorInstance, share: float
+) -> None:
+    assume(len(instance) <= 8)
+    free = instance.forward & ~instance.fixed
+    limit = int(share * instance.bytes[free].sum())
+
+    def takes(saved: BoolArray) -> tuple[int, int]:
+        choice = instance.plan(saved)
+        saves, again = (mask[instance.value] & free for mask in (choice.saved, choice.recomputed))
+        return int(instance.bytes[saves].sum()), int(instance.cost[again].sum())
+
+    kind = hiremate.Kind(hiremate.NOTHING, asks=True)
+    least = min(cost for size, cost in (takes(saved & free) for saved in every_mask(len(instance))) if size <= limit)
+    with pytest.MonkeyPatch.context() as patch:
+        for tensors in (8, 2):  # one part, or several levels
+            patch.setattr(hiremate, "TENSORS", tensors)
+            patch.setattr(hiremate, "PARTS", 2)
+            planner = hiremate.Planner(instance, np.inf, of_peak=False)
+            option = planner.chosen(planner.root().parts, np.full(len(planner.root().parts), float(limit)), kind)
+            program = planner.program(0, len(instance))
+            exact = program.within(limit, kind)
+            assert exact is not None
+            assert exact.cost == least
+            if option is not None:
+                saved = np.zeros(len(instance), np.bool_)
+                saved[list(option.saved)] = True
+                size, cost = takes(saved)
+                assert size <= option.saved_bytes <= limit + 1e-6 * (1 + limit)
+                assert least <= cost <= option.cost
 
 
 @given(questions(), st.integers(0, 120))

@@ -10,6 +10,7 @@ pass reads it first.
 - `dtr`: online eviction (2021);
 - `rotor`: the dynamic program for chains (2019);
 - `checkmate, rounded`: the linear relaxation with two phases of rounding (2020);
+- `hiremate`: a hierarchy of small integer programs (2024);
 - `moccasin`: retention intervals in CP-SAT (2023), for budgets of the peak only.
 
 `objective` is the cost of the cheapest plan that a method found within the budget, by `check.py`; without it, the
@@ -35,7 +36,7 @@ from experiments.benchmark.instances import Posed
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
-from experiments.rivals import checkmate_rounding, chen, dtr, moccasin, rotor
+from experiments.rivals import checkmate_rounding, chen, dtr, hiremate, moccasin, rotor
 from experiments.rivals.best_plans import Best, OutOfTime
 from experiments.rivals.tensor_instance import ScorePlan, TensorInstance
 from remat import Choice, Corpus
@@ -52,6 +53,7 @@ FOR_ALL_BUDGETS: dict[str, Callable[[TensorInstance], Iterator[BoolArray]]] = {
 }
 FOR_ONE_BUDGET: dict[str, Callable[[TensorInstance, Budget, ScorePlan], None]] = {
     "checkmate, rounded": checkmate_rounding.within,
+    "hiremate": hiremate.within,
     "moccasin": moccasin.within_peak,
 }
 METHODS = (*FOR_ALL_BUDGETS, *FOR_ONE_BUDGET)
