@@ -276,5 +276,5 @@ def test_the_cheapest_of_better_answers_is_handed_in() -> None:
         for method, answer in {"a": {"objective": 9}, "b": {"objective": 7, "saved": [1]}}.items()
     ]
     rows.append(rows[1] | {"method": "c", "objective": 6, "saved": [2]})
-    (answer,) = solutions(rows, ["2026-11-27T10:00"], manifest)["vgg16"]["answers"]
+    (answer,) = solutions([(row, "2026-11-27T10:00") for row in rows], manifest)["vgg16"]["answers"]
     assert (answer["solver"], answer["saved"], answer["date"], answer["seconds"]) == ("c", [2], "2026-11-27", 2)
