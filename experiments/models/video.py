@@ -34,11 +34,12 @@ class VideoAttention(nn.Module):
         parts = self.norm_query(self.query(x)), self.norm_key(self.key(source)), self.value(source)
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
         if turn is not None:
-            q, k = _turned(q, turn), _turned(k, turn)
+            q, k = turned(q, turn), turned(k, turn)
         return self.project(F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v).transpose(1, 2).flatten(2))
 
 
-def _turned(x: Tensor, turn: Tensor) -> Tensor:
+def turned(x: Tensor, turn: Tensor) -> Tensor:
+    """Turns pairs of numbers of heads (..., patches, size), in single precision."""
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     return torch.stack([even * turn[0] - odd * turn[1], even * turn[1] + odd * turn[0]], -1).flatten(-2)
 
