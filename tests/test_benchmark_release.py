@@ -23,7 +23,7 @@ from experiments.benchmark import check, searching
 from experiments.benchmark.__main__ import app
 from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, merged, spread
 from experiments.benchmark.instances import Posed
-from experiments.benchmark.manifest import FOLDER, Manifest
+from experiments.benchmark.manifest import FOLDER, Manifest, family_of
 from experiments.benchmark.page import answer_rows, as_csv, markdown
 from experiments.benchmark.release import wrong_files
 from remat import Corpus
@@ -205,6 +205,24 @@ def test_a_release_never_changes(release: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(ValueError, match="A release never changes: restore the graph"):
         Manifest.open(release).posed(CORPUS, document["instances"][0]["name"])
+
+
+def test_a_later_release_keeps_the_instances_of_earlier_ones() -> None:
+    """So that old answers still count. The digest is that of the sums of all 58 instances, when 2026.1 was released."""
+    old = [entry for entry in RELEASED.instances.values() if entry["since"] == "2026.1"]
+    sums = "\n".join(sorted(f"{entry['sha256']}  instances/{entry['name']}.json" for entry in old))
+    assert len(old) == 58
+    assert hashlib.sha256(sums.encode()).hexdigest().startswith("d270253ded0f5087c6142d2420858bb532e45d32707c0ee9")
+    assert {entry["since"] for entry in RELEASED.instances.values()} == {"2026.1", RELEASED.path.parent.name}
+
+
+def test_all_instances_of_a_family_are_on_one_side() -> None:
+    """As the page says; a later release moves none."""
+    for name, entry in RELEASED.instances.items():
+        digest = int(hashlib.sha256(family_of(name).encode()).hexdigest(), 16)
+        assert entry["split"] == ("test" if digest % 3 == 0 else "train")
+    assert {family_of(name) for name in ("hf-gpt2-sdpa", "gpt3-175b", "gpt2-xl")} == {"gpt"}
+    assert {entry["split"] for entry in RELEASED.instances.values()} == {"train", "test"}
 
 
 def submission(folder: Path, **changed: Any) -> Path:
