@@ -68,14 +68,14 @@ _MODELS = (
     PackageModel(
         "qwen3-30b-a3b",
         "Qwen3 30B-A3B, 8 of its 48 layers: of 128 experts each token goes to 8, by grouped matrix products",
-        "batch 1, 4096 tokens", "Yang et al. 2025, Qwen3", NextToken, (tokens(1, 4096),),
+        "batch 8, 4096 tokens", "Yang et al. 2025, Qwen3", NextToken, (tokens(8, 4096),),
         "Qwen3MoeForCausalLM Qwen3MoeConfig", _QWEN3, attention="sdpa", dtype=torch.bfloat16,
     ),
     PackageModel(
         "deepseek-v3-h100",
         "DeepSeek-V3, 6 of its 61 layers, 3 of them with 256 experts, for an H100: queries, keys and values of low "
         "rank, in PyTorch's memory-efficient kernel",
-        "batch 1, 4096 tokens", "DeepSeek-AI 2024, DeepSeek-V3", NextToken, (tokens(1, 4096),),
+        "batch 8, 4096 tokens", "DeepSeek-AI 2024, DeepSeek-V3", NextToken, (tokens(8, 4096),),
         "DeepseekV3ForCausalLM DeepseekV3Config", _DEEPSEEK, attention="sdpa", dtype=torch.bfloat16, device="h100",
         within=partial(sdpa_kernel, SDPBackend.EFFICIENT_ATTENTION),  # cuDNN's depends on its version
     ),
