@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -390,6 +391,20 @@ def test_what_is_committed_is_what_was_released() -> None:
     assert {name for name, entry in RELEASED.instances.items() if entry["benchmark"]} == {
         path.name.removesuffix(".json.gz") for path in (FOLDER / "instances").iterdir()
     }
+
+
+def test_the_page_says_how_hard_the_new_instances_are() -> None:
+    """Budgets that are equal in bytes count once."""
+    new = {name for name, entry in RELEASED.instances.items() if entry["since"] == "2026.2"}
+    rows = {(row["instance"], row["budget"][:4], row["bytes"]): row for row in answer_rows(FOLDER)}
+    of = {kind: [row for key, row in rows.items() if key[0] in new and key[1] == kind] for kind in ("save", "peak")}
+    gaps = {kind: [1 - row["bound"] / max(row["objective"], 1) for row in mine] for kind, mine in of.items()}
+    proven = {kind: sum(row["status"] == "optimal" for row in mine) for kind, mine in of.items()}
+    text = " ".join((FOLDER.parents[2] / "docs" / "benchmark" / "answers.md").read_text().split())
+    assert f"Of their {len(of['save'])} budgets of saved bytes, {proven['save']} are proven" in text
+    assert f"the largest gap of the others is {max(gaps['save']):.1%}" in text
+    assert f"of {len(of['peak'])} budgets of the peak, {proven['peak']}" in text
+    assert f"the median gap is {statistics.median(gaps['peak']):.0%}" in text
 
 
 def test_the_example_of_the_page_is_a_run(tmp_path: Path) -> None:
