@@ -39,7 +39,7 @@ def markdown(folder: Path) -> str:
         "one. *Gap*: 1 - best / objective, so from 0 to 100%; a row without a plan counts as 100%. *Time*: seconds, "
         "also of rows without a plan. Gap and time are shifted geometric means over all asked rows: the exponential "
         "of the mean of log(x + shift), minus the shift. The shift is 1% for gaps and 1 s for times. Methods that were "
-        "asked for different rows cannot be compared.",
+        "asked for fewer rows come last: they cannot be compared with the others.",
         section("Methods of other papers", *_rivals(rivals, manifest, best)),
         section("Solvers of the library", *_solvers(solvers, within, manifest)),
         section("Who holds the best known answers", *_holders(manifest, answers)),
@@ -70,7 +70,7 @@ def gap(objective: int | None, best: int) -> float:
 
 
 def standings(rows: Sequence[Row], name: str, best: Callable[[Row], int], seconds: str) -> list[list[object]]:
-    """Sums up each method over some rows.
+    """Sums up each method over some rows: first those that were asked for most, and of these the smallest gaps.
 
     Args:
         rows: of one class.
@@ -78,13 +78,13 @@ def standings(rows: Sequence[Row], name: str, best: Callable[[Row], int], second
         best: the cost of the best answer to a row.
         seconds: the column with the time.
     """
-    lines: list[tuple[float, list[object]]] = []
+    lines: list[tuple[tuple[int, float], list[object]]] = []
     for method in dict.fromkeys(row[name] for row in rows):
         own = [row for row in rows if row[name] == method]
         gaps = [gap(row.get("objective"), best(row)) for row in own]
         taken = sum(row.get("objective") is not None for row in own)
         mean, time = shifted_mean(gaps, GAP_SHIFT), shifted_mean((row[seconds] for row in own), TIME_SHIFT_S)
-        lines.append((mean, [method, len(own), taken, gaps.count(0), f"{mean:.2%}", f"{time:.2f}"]))
+        lines.append(((-len(own), mean), [method, len(own), taken, gaps.count(0), f"{mean:.2%}", f"{time:.2f}"]))
     return [line for _, line in sorted(lines, key=lambda line: line[0])]
 
 
@@ -109,8 +109,8 @@ def _solvers(results: Results, rows: Sequence[Row], manifest: Manifest) -> Itera
     yield (
         "[The rows](compare_solvers.md) ask another question about the same graphs: half of the saved bytes, with the "
         "prices of an H200. So the best answer is here the cheapest one of these solvers. A solver has 10 s of wall "
-        "time. One that did not stop then was killed, and counts with the time until then. One that refuses every "
-        "budget is left out."
+        "time, and if it keeps that limit itself, up to 20 s more to build its model and to stop. Then it is killed, "
+        "and counts with the time until then. A solver that refuses every budget is left out."
     )
     cheapest: dict[str, int] = {}
     for row in rows:
