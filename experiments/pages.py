@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+from experiments.benchmark.league import markdown as league_page
 from experiments.benchmark.manifest import FOLDER
 from experiments.benchmark.page import markdown as benchmark_page
 from experiments.corpus.corpus_index import pages as corpus_pages
@@ -42,6 +43,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     for table in tables():
         yield table.path.with_suffix(".md"), table.page(Results.read(table.path))
     yield RESULTS / "benchmark.md", benchmark_page(FOLDER)
+    yield RESULTS / "league.md", league_page(FOLDER)
     for name, text in corpus_pages(Corpus.open(INSTANCES).entries).items():
         yield INSTANCES / name, text
 

@@ -78,7 +78,7 @@ def test_it_finds_cheaper_plans_within_more_memory(name: str) -> None:
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_a_better_answer_is_taken(tmp_path: Path, relaxed: bool) -> None:
     """Of a row that has the answer to a smaller budget; found from that answer, or from a plan of Checkmate's."""
-    folder = Path(shutil.copytree(FOLDER, tmp_path / "2026.1"))
+    folder = Path(shutil.copytree(FOLDER, tmp_path / FOLDER.name))
     posed, answers = RELEASED.posed(CORPUS, "qehvi-4"), Answers(folder / "answers")
     answers.path("qehvi-4").unlink()
     (roomy,) = [budget for budget in posed.budgets if budget.name == "peak-0.7"]

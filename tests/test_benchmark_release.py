@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from experiments.benchmark import check, searching
 from experiments.benchmark.__main__ import app
 from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, merged, spread
 from experiments.benchmark.instances import Posed
-from experiments.benchmark.manifest import FOLDER, Manifest
+from experiments.benchmark.manifest import FOLDER, Manifest, family_of
 from experiments.benchmark.page import answer_rows, as_csv, markdown
 from experiments.benchmark.release import wrong_files
 from remat import Corpus
@@ -207,6 +208,27 @@ def test_a_release_never_changes(release: Path) -> None:
         Manifest.open(release).posed(CORPUS, document["instances"][0]["name"])
 
 
+def test_a_later_release_keeps_the_instances_of_earlier_ones() -> None:
+    """So that old answers still count. The digest is that of the sums of all 58 instances, when 2026.1 was released."""
+    old = [entry for entry in RELEASED.instances.values() if entry["since"] == "2026.1"]
+    sums = "\n".join(sorted(f"{entry['sha256']}  instances/{entry['name']}.json" for entry in old))
+    assert len(old) == 58
+    digest = hashlib.sha256(sums.encode()).hexdigest()
+    assert digest == "d270253ded0f5087c6142d2420858bb532e45d32707c0ee97a78c172a3ad79bf"
+    assert {entry["since"] for entry in RELEASED.instances.values()} == {"2026.1", RELEASED.path.parent.name}
+
+
+def test_all_instances_of_a_family_are_on_one_side() -> None:
+    """As the page says; a later release moves none."""
+    for name, entry in RELEASED.instances.items():
+        digest = int(hashlib.sha256(family_of(name).encode()).hexdigest(), 16)
+        assert entry["split"] == ("test" if digest % 3 == 0 else "train")
+    page = (FOLDER.parents[2] / "docs" / "benchmark.md").read_text()
+    assert "divisible by 3. So later instances move none" in page
+    assert {family_of(name) for name in ("hf-gpt2-sdpa", "gpt3-175b", "gpt2-xl")} == {"gpt"}
+    assert {entry["split"] for entry in RELEASED.instances.values()} == {"train", "test"}
+
+
 def submission(folder: Path, **changed: Any) -> Path:
     """Somebody's answer to qehvi-4: the best known one, changed."""
     manifest = Manifest.open(folder)
@@ -369,6 +391,20 @@ def test_what_is_committed_is_what_was_released() -> None:
     assert {name for name, entry in RELEASED.instances.items() if entry["benchmark"]} == {
         path.name.removesuffix(".json.gz") for path in (FOLDER / "instances").iterdir()
     }
+
+
+def test_the_page_says_how_hard_the_new_instances_are() -> None:
+    """Budgets that are equal in bytes count once."""
+    new = {name for name, entry in RELEASED.instances.items() if entry["since"] == "2026.2"}
+    rows = {(row["instance"], row["budget"][:4], row["bytes"]): row for row in answer_rows(FOLDER)}
+    of = {kind: [row for key, row in rows.items() if key[0] in new and key[1] == kind] for kind in ("save", "peak")}
+    gaps = {kind: [1 - row["bound"] / max(row["objective"], 1) for row in mine] for kind, mine in of.items()}
+    proven = {kind: sum(row["status"] == "optimal" for row in mine) for kind, mine in of.items()}
+    text = " ".join((FOLDER.parents[2] / "docs" / "benchmark" / "answers.md").read_text().split())
+    assert f"Of their {len(of['save'])} budgets of saved bytes, {proven['save']} are proven" in text
+    assert f"the largest gap of the others is {max(gaps['save']):.1%}" in text
+    assert f"of {len(of['peak'])} budgets of the peak, {proven['peak']}" in text
+    assert f"the median gap is {statistics.median(gaps['peak']):.0%}" in text
 
 
 def test_the_example_of_the_page_is_a_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,7 @@ from torch import nn
 from experiments.corpus.__main__ import main
 from experiments.corpus.catalogue import recipes
 from experiments.corpus.corpus_index import entry_of, pages
-from experiments.models import diffusion, published, workloads
+from experiments.models import diffusion, published, setups, video, workloads
 from experiments.models.recipe import capture
 from remat import Graph, NotInstalled
 from remat.errors import InvalidGraph, UnknownName
@@ -114,6 +115,7 @@ def test_the_command_makes_what_is_named_with_index_and_page(tmp_path: Path) -> 
         (published.regnetx, 9_190_136),
         (diffusion.DiffusionUNet, 859_520_964),
         (lambda: diffusion.DiT(28, 1152, 16), 674_834_720),  # published with 256 x 1152 fixed positions: 675,129,632
+        (video.VideoDiT, 1_418_996_800),
     ],
 )
 def test_nets_have_as_many_parameters_as_published(build: Callable[[], nn.Module], parameters: int) -> None:
@@ -128,6 +130,39 @@ def test_configurations_are_the_published_ones(name: str, parameters: int) -> No
     graph = graph_of(name)
     weights = [i for i in range(len(graph)) if graph.parameter[i] and graph.dtypes[i].startswith("float")]
     assert sum(math.prod(graph.shapes[i]) for i in weights) == parameters
+
+
+def test_a_stage_of_a_pipeline_takes_a_gradient_and_returns_that_of_its_input() -> None:
+    graph = graph_of("hf-llama3-8b-stage")
+    given = [i for i in range(len(graph)) if graph.ops[i] == "placeholder" and not graph.parameter[i]]
+    assert [graph.names[i] for i in given] == ["primals_1", "tangents_1"]
+    weights = [graph.shapes[i] for i in range(len(graph)) if graph.parameter[i] and len(graph.shapes[i]) > 1]
+    gradients = [graph.shapes[i] for i in range(len(graph)) if graph.gradient[i]]
+    assert gradients.count((1, 8192, 4096)) == 1
+    assert all(weight in gradients for weight in weights)
+
+
+def test_gradients_in_float8_are_near_those_of_the_layer() -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(64, 32, bias=False)).bfloat16()
+    found: list[list[torch.Tensor]] = []
+    for model in layer, setups.in_float8(deepcopy(layer), ("0",)):
+        x = torch.randn(16, 4, 64, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
+        out = model(x)
+        out.sin().sum().backward()
+        found.append([out, x.grad, next(model.parameters()).grad])
+    for exact, near in zip(*found, strict=True):
+        assert 0 < (near.float() - exact.float()).norm() < 0.1 * exact.float().norm()
+
+
+def test_what_a_patch_of_a_video_sees_depends_on_the_distance() -> None:
+    """Queries and keys turn by their place, so that their product knows only how far apart they are."""
+    turn = video.rotations((4, 4, 4), 12)
+    query, key = torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
+    queries, keys = (video.turned(x.expand(64, 12), turn) for x in (query, key))
+    scores = (queries @ keys.T).view(4, 4, 4, 4, 4, 4)
+    torch.testing.assert_close(scores[1:, 1:, 1:, 1:, 1:, 1:], scores[:-1, :-1, :-1, :-1, :-1, :-1], atol=1e-5, rtol=0)
+    assert scores[0, 0, 0].std() > 0.1
 
 
 def test_hypervolume_improvement_is_the_area_of_the_union() -> None:

@@ -29,9 +29,9 @@ from remat.problem.problem_file import Budget, problem_document
 LARGE = 25_000
 """Values from which on a search changes no single values of plans: that would take hours."""
 
-# Attention with a mask became half as fast in the library's model after the release. An instance keeps its prices.
+# Attention with a mask became half as fast in the library's model after 2026.1. An instance keeps its prices.
 PRICES = RecomputeTime(Roofline(replace(find_device("a100"), masked_attention_fraction=1.0)))
-"""The prices of the release 2026.1."""
+"""The prices of all releases."""
 
 FRACTIONS = ("0.1", "0.2", "0.3", "0.5", "0.7")
 

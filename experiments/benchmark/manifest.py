@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from experiments.benchmark.instances import Posed
 from remat import Corpus
 from remat.problem.problem_file import Budget
 
-NAME = "2026.1"
+NAME = "2026.2"
 FOLDER = Path(__file__).parent / NAME
+
+
+def family_of(name: str) -> str:
+    """Returns the family of an instance's model: the letters that its name begins with, without `hf-`."""
+    return re.sub("[^a-z].*", "", name.removeprefix("hf-"))
+
+
+def split_of(name: str) -> Literal["train", "test"]:
+    """Returns the side of an instance for programs that learn: that of its family, by a digest of the family's name."""
+    digest = hashlib.sha256(family_of(name).encode()).hexdigest()
+    return "train" if int(digest, 16) % 3 else "test"
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,8 @@ class Manifest:
         entry = {
             "name": posed.name,
             "family": family,
+            "since": NAME,
+            "split": split_of(posed.name),
             "values": len(posed.problem),
             "uses": len(posed.problem.producers),
             "nodes": len(posed.graph),

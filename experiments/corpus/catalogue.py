@@ -16,7 +16,9 @@ from experiments.models import published, setups, workloads
 from experiments.models.deepnet import DeepEncoder
 from experiments.models.diffusion import DiffusionUNet, DiT
 from experiments.models.hugging_face import hugging_face
+from experiments.models.recent import recent
 from experiments.models.recipe import Inputs, Recipe, floats, images, on_meta, tokens
+from experiments.models.video import VideoDiT
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.models.zoo import GPT2
 
@@ -28,7 +30,9 @@ def recipes() -> dict[str, Recipe]:
         ValueError: two recipes have one name.
     """
     found: dict[str, Recipe] = {}
-    for recipe in chain(_small(), _gpts(), _convolutional(), _recurrent(), _acquisition(), hugging_face(), _today()):
+    for recipe in chain(
+        _small(), _gpts(), _convolutional(), _recurrent(), _acquisition(), hugging_face(), _today(), recent()
+    ):
         if recipe.name in found:
             raise ValueError(f"two recipes are named {recipe.name!r}; rename one")
         found[recipe.name] = recipe
@@ -179,6 +183,7 @@ def _today() -> list[Recipe]:
 
     words = "24 layers, width 1024, 16 heads, dropout {}, batch 8, 1024 tokens"
     latents, steps = floats(8, 4, 64, 64), tokens(8)
+    video = floats(1, 16, 21, 60, 104)
     patches, labels = floats(32, 4, 32, 32), tokens(32)
     gpt = "GPT-2 medium, attention as one operator"
     return [
@@ -215,5 +220,12 @@ def _today() -> list[Recipe]:
             "dit-xl-2", "diffusion", "DiT-XL/2, attention as one operator, bfloat16 autocast",
             "28 layers, width 1152, 16 heads, batch 32, latents of 32 x 32", "Peebles and Xie 2023, DiT",
             (cast(partial(DiT, 28, 1152, 16)), (patches, labels, labels, patches)),
+        ),
+        recipe(
+            "wan-1.3b", "diffusion",
+            "Transformer of Wan 2.1 1.3B for video, 12 of its 30 layers, attention as one operator, bfloat16 autocast",
+            "12 layers, width 1536, 12 heads, batch 1, 81 frames of 480 x 832 as latents of 21 x 60 x 104, 512 words",
+            "Wan team 2025, Wan: Open and advanced large-scale video generative models",
+            (cast(partial(VideoDiT, 12)), (video, tokens(1), floats(1, 512, 4096), video)),
         ),
     ]  # fmt: skip

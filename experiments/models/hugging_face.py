@@ -70,7 +70,7 @@ def _as_it_is(model: nn.Module) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class _Model:
+class PackageModel:
     """Names a model of the package and its sizes.
 
     Attributes:
@@ -147,16 +147,16 @@ _ALBERT = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3
 _T5 = {"d_model": 768, "d_ff": 3072, "d_kv": 64, "num_layers": 12, "num_heads": 12}
 
 _ENCODERS = (
-    _Model("bert-base", "BERT base", _LENGTH, _BERT, MaskedWords, _MASKED, "BertForMaskedLM BertConfig"),
-    _Model(
+    PackageModel("bert-base", "BERT base", _LENGTH, _BERT, MaskedWords, _MASKED, "BertForMaskedLM BertConfig"),
+    PackageModel(
         "bert-large-sdpa", "BERT large, no dropout of attention", _LENGTH, _BERT, MaskedWords, _MASKED,
         "BertForMaskedLM BertConfig", _LARGE, attention="sdpa",
     ),
-    _Model(
+    PackageModel(
         "albert-base", "ALBERT base, 12 layers of one set of weights", _LENGTH, "Lan et al. 2020, ALBERT",
         MaskedWords, _MASKED, "AlbertForMaskedLM AlbertConfig", _ALBERT,
     ),
-    _Model(
+    PackageModel(
         "t5-base", "T5 base", "batch 8, 512 tokens in, 114 out", "Raffel et al. 2020, T5", Translation,
         (tokens(8, 512), tokens(8, 114), tokens(8, 114)), "T5ForConditionalGeneration T5Config", _T5,
     ),
@@ -166,25 +166,25 @@ _GPT2 = "Radford et al. 2019, Language models are unsupervised multitask learner
 _LONG = "batch 8, 1024 tokens"
 _TINY = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
 _TINY |= {"num_attention_heads": 32, "num_key_value_heads": 4}
-_LLAMA = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
-_LLAMA |= {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
+LLAMA = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+LLAMA |= {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
 
 _DECODERS = (
-    _Model("gpt2", "GPT-2 small", _LONG, _GPT2, NextToken, (tokens(8, 1024),), "GPT2LMHeadModel GPT2Config"),
-    _Model(
+    PackageModel("gpt2", "GPT-2 small", _LONG, _GPT2, NextToken, (tokens(8, 1024),), "GPT2LMHeadModel GPT2Config"),
+    PackageModel(
         "gpt2-sdpa", "GPT-2 small, no dropout of attention", _LONG, _GPT2, NextToken, (tokens(8, 1024),),
         "GPT2LMHeadModel GPT2Config", {"attn_pdrop": 0.0}, attention="sdpa",
     ),
-    _Model(
+    PackageModel(
         "tinyllama-1.1b", "TinyLlama 1.1B: RMSNorm, SwiGLU, grouped queries", "batch 4, 2048 tokens",
         "Zhang et al. 2024, TinyLlama", NextToken, (tokens(4, 2048),), "LlamaForCausalLM LlamaConfig", _TINY,
     ),
-    _Model(
+    PackageModel(
         "llama3-8b-sdpa", "Llama 3 8B: RMSNorm, SwiGLU, grouped queries", "batch 1, 8192 tokens",
         "Grattafiori et al. 2024, The Llama 3 herd of models", NextToken, (tokens(1, 8192),),
-        "LlamaForCausalLM LlamaConfig", _LLAMA, attention="sdpa", dtype=torch.bfloat16,
+        "LlamaForCausalLM LlamaConfig", LLAMA, attention="sdpa", dtype=torch.bfloat16,
     ),
-    _Model(
+    PackageModel(
         "mamba-130m", "Mamba 130M, 6 of its 24 layers, the scan written out", "batch 8, 64 tokens",
         "Gu and Dao 2023, Mamba", NextToken, (tokens(8, 64),), "MambaForCausalLM MambaConfig",
         {"num_hidden_layers": 6}, attention=None, family="recurrent",
@@ -194,46 +194,46 @@ _DECODERS = (
 _HERD = "Grattafiori et al. 2024, The Llama 3 herd of models"
 _GROUPED = "RMSNorm, SwiGLU, grouped queries"
 _LLAMA_CLASSES = "LlamaForCausalLM LlamaConfig"
-_LLAMA_70B = _LLAMA | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 20}
+_LLAMA_70B = LLAMA | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 20}
 _LLAMA_70B |= {"num_attention_heads": 64}
 _MIXTRAL = {"num_hidden_layers": 8, "experts_implementation": "grouped_mm"}
 _MAMBA2 = {"hidden_size": 768, "num_hidden_layers": 12, "num_heads": 24, "n_groups": 1, "vocab_size": 50288}
 _MAMBA2 |= {"tie_word_embeddings": True}
-_ADAPTERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def _llama(name: str, model: str, length: int, layers: int = 32, **how: Any) -> _Model:
+def llama3(name: str, model: str, length: int, layers: int = 32, **how: Any) -> PackageModel:
     """Describes Llama 3 8B in bfloat16, of one sequence, attention as one operator."""
     sizes = f"batch 1, {length} tokens"
-    return _Model(
+    return PackageModel(
         name, model, sizes, how.pop("cite", _HERD), NextToken, (tokens(1, length),), _LLAMA_CLASSES,
-        _LLAMA | {"num_hidden_layers": layers}, attention="sdpa", dtype=torch.bfloat16, **how,
+        LLAMA | {"num_hidden_layers": layers}, attention="sdpa", dtype=torch.bfloat16, **how,
     )  # fmt: skip
 
 
 _AS_TRAINED = (
-    _llama("llama3-8b-32k", f"Llama 3 8B, 4 of its 32 layers: {_GROUPED}", 32768, layers=4),
-    _llama(
+    llama3("llama3-8b-32k", f"Llama 3 8B, 4 of its 32 layers: {_GROUPED}", 32768, layers=4),
+    llama3(
         "llama3-8b-lora", "Llama 3 8B, 4 of its 32 layers, frozen, adapters of rank 16 at all linear layers of these",
         8192, layers=4, cite="Hu et al. 2021, LoRA",
-        adapted=partial(setups.with_adapters, layers=_ADAPTERS, rank=16, alpha=32.0, dropout=0.05),
+        adapted=partial(setups.with_adapters, layers=LINEAR, rank=16, alpha=32.0, dropout=0.05),
     ),
-    _llama("llama3-8b-h100", f"Llama 3 8B: {_GROUPED}", 8192, device="h100"),
-    _llama(
+    llama3("llama3-8b-h100", f"Llama 3 8B: {_GROUPED}", 8192, device="h100"),
+    llama3(
         "llama3-8b-sharded", f"Llama 3 8B, each parameter sharded over {setups.RANKS} ranks and gathered where used",
         8192, cite="Zhang et al. 2024, SimpleFSDP", adapted=setups.sharded, within=setups.ranks,
     ),
-    _Model(
+    PackageModel(
         "llama3-70b", f"Llama 3 70B, 20 of its 80 layers: {_GROUPED}", "batch 1, 8192 tokens", _HERD, NextToken,
         (tokens(1, 8192),), _LLAMA_CLASSES, _LLAMA_70B, attention="sdpa", dtype=torch.bfloat16,
     ),
-    _Model(
+    PackageModel(
         "mixtral-8x7b",
         "Mixtral 8x7B, 8 of its 32 layers: of 8 experts each token goes to 2, by grouped matrix products",
         "batch 1, 4096 tokens", "Jiang et al. 2024, Mixtral of experts", NextToken, (tokens(1, 4096),),
         "MixtralForCausalLM MixtralConfig", _MIXTRAL, attention="sdpa", dtype=torch.bfloat16,
     ),
-    _Model(
+    PackageModel(
         "mamba2-130m", "Mamba-2 130M, 12 of its 24 layers, the scan in chunks of 256 written out, bfloat16 autocast",
         "batch 8, 2048 tokens", "Dao and Gu 2024, Mamba-2", NextToken, (tokens(8, 2048),),
         "Mamba2ForCausalLM Mamba2Config", _MAMBA2, attention=None, family="recurrent", adapted=setups.Autocast,
@@ -243,15 +243,15 @@ _AS_TRAINED = (
 _SIZE = "batch 64, images of 224 x 224"
 
 _VISION = (
-    _Model(
+    PackageModel(
         "vit-base", "ViT-B/16", _SIZE, "Dosovitskiy et al. 2021, ViT", Labelled, images(64),
         "ViTForImageClassification ViTConfig", {"num_labels": 1000},
     ),
-    _Model(
+    PackageModel(
         "swin-tiny", "Swin-T, without stochastic depth", _SIZE, "Liu et al. 2021, Swin transformer", Labelled,
         images(64), "SwinForImageClassification SwinConfig", {"num_labels": 1000, "drop_path_rate": 0.0},
     ),
-    _Model(
+    PackageModel(
         "convnext-tiny", "ConvNeXt-T", _SIZE, "Liu et al. 2022, A ConvNet for the 2020s", Labelled, images(64),
         "ConvNextForImageClassification ConvNextConfig", {"num_labels": 1000}, attention=None, family="convolution",
     ),

@@ -111,8 +111,8 @@ def fake(model: nn.Module, args: tuple[Tensor, ...]) -> Sample:
         if id(tensor) not in seen:  # tied weights stay tied
             with mode:
                 empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-                is_weight = isinstance(tensor, nn.Parameter)
-                seen[id(tensor)] = tensor, nn.Parameter(empty, tensor.requires_grad) if is_weight else empty
+                empty = nn.Parameter(empty) if isinstance(tensor, nn.Parameter) else empty
+                seen[id(tensor)] = tensor, empty.requires_grad_(tensor.requires_grad)
         return seen[id(tensor)][1]
 
     for module in model.modules():

@@ -1,9 +1,10 @@
-"""Sets a model up as people train it: under autocast, with adapters of low rank, or sharded over processes."""
+"""Sets a model up as people train it: under autocast, with adapters of low rank, in float8, or sharded."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -49,6 +50,59 @@ def with_adapters(
         for name, layer in list(owner.named_children()):
             if name in layers and isinstance(layer, nn.Linear):
                 setattr(owner, name, Adapted(layer, rank, alpha, dropout))
+    return model
+
+
+class Float8Product(torch.autograd.Function):
+    """Multiplies by the transpose of a weight in float8, in both passes; gradients have the format of longer range.
+
+    Each tensor has one scale, by its largest value (Micikevicius et al. 2022, FP8 formats for deep learning).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        x8, x_scale = _in_float8(x, torch.float8_e4m3fn)
+        weight8, weight_scale = _in_float8(weight, torch.float8_e4m3fn)
+        ctx.save_for_backward(x8, x_scale, weight8, weight_scale)
+        return torch._scaled_mm(x8, weight8.t(), x_scale, weight_scale, out_dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x8, x_scale, weight8, weight_scale = ctx.saved_tensors
+        (gradient,) = gradients
+        gradient8, scale = _in_float8(gradient, torch.float8_e5m2)
+        # The second factor must lie in memory column by column.
+        right, left, inputs = weight8.t().contiguous().t(), gradient8.t().contiguous(), x8.t().contiguous().t()
+        return (
+            torch._scaled_mm(gradient8, right, scale, weight_scale, out_dtype=gradient.dtype),
+            torch._scaled_mm(left, inputs, scale, x_scale, out_dtype=gradient.dtype),
+        )
+
+
+def _in_float8(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns a copy of one byte for each element, and the number by which it is to be multiplied."""
+    largest = torch.finfo(dtype).max
+    scale = x.abs().amax().float().clamp(min=1e-12) / largest
+    return (x.float() / scale).clamp(-largest, largest).to(dtype), scale
+
+
+class Float8Linear(nn.Module):
+    """Applies the weight of a linear layer without bias in float8."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = layer.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Float8Product.apply(x.flatten(0, -2), self.weight).unflatten(0, x.shape[:-1])  # pyright: ignore
+
+
+def in_float8(model: nn.Module, layers: tuple[str, ...]) -> nn.Module:
+    """Exchanges the linear layers of these names, in place."""
+    for owner in list(model.modules()):
+        for name, layer in list(owner.named_children()):
+            if name in layers and isinstance(layer, nn.Linear):
+                setattr(owner, name, Float8Linear(layer))
     return model
 
 

@@ -74,8 +74,10 @@ def flops_per_s(graph: Graph, profile: DeviceProfile) -> NDArray[np.float64]:
     """Returns the FLOP/s that the device reaches for each value, (n,)."""
     dtypes = [dtype if dtype == "float64" else "float32" for dtype in graph.dtypes]
     products: list[int] = np.flatnonzero(graph.compute_bound).tolist()
-    for i in products:  # they multiply in the type of the first argument whose rate is known, or in their own
-        operands = (graph.dtypes[u] for u in graph.operands[i])
+    # They multiply in the type of the first factor whose rate is known, or in their own: on a device without float8, in
+    # that of their result, not in that of their scales, which come after the factors.
+    for i in products:
+        operands = (graph.dtypes[u] for u in graph.operands[i][:2])
         dtypes[i] = next((dtype for dtype in operands if dtype in profile.flops_per_s), graph.dtypes[i])
     rate_of = {dtype: profile.reached_flops_per_s(dtype) for dtype in set(dtypes)}
     rates = np.array([rate_of[dtype] for dtype in dtypes], np.float64)

@@ -1,0 +1,60 @@
+"""The league table counts what the rows say, and instances as arrays are those that the library reads."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from experiments.benchmark.arrays import COLUMNS, load_arrays
+from experiments.benchmark.league import gap, shifted_mean, standings
+from experiments.benchmark.manifest import FOLDER
+from remat import Problem
+
+INSTANCE = FOLDER / "instances" / "qehvi-8.json.gz"
+
+
+def test_the_shifted_mean_is_between_the_mean_of_products_and_the_mean_of_sums() -> None:
+    assert shifted_mean([1, 4], 0) == pytest.approx(2)
+    assert shifted_mean([0, 3], 1) == pytest.approx(1)
+    assert shifted_mean([1, 4], 1e9) == pytest.approx(2.5)
+
+
+def test_a_gap_is_a_share_of_the_answer_and_whole_without_one() -> None:
+    assert [gap(cost, 50) for cost in (None, 50, 100)] == [1, 0, 0.5]
+    assert [gap(cost, 0) for cost in (0, 7)] == [0, 1]
+
+
+def test_a_row_without_a_plan_counts_against_its_method() -> None:
+    rows = [
+        {"method": "half", "objective": 10, "s": 1.0},
+        {"method": "half", "s": 3.0},
+        {"method": "all", "objective": 10, "s": 0.0},
+        {"method": "all", "objective": 20, "s": 0.0},
+    ]
+    assert standings(rows, "method", lambda _: 10, "s") == [
+        ["all", 2, 2, 1, f"{(0.01 * 0.51) ** 0.5 - 0.01:.2%}", "0.00"],
+        ["half", 2, 1, 1, f"{(0.01 * 1.01) ** 0.5 - 0.01:.2%}", f"{8**0.5 - 1:.2f}"],
+    ]
+
+
+def test_the_arrays_of_the_page_are_those_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"```py\n(.*?)```", (FOLDER.parents[2] / "docs/benchmark/instance.md").read_text(), re.DOTALL)
+    module = ModuleType("torch_geometric.data")
+    vars(module)["Data"] = SimpleNamespace
+    monkeypatch.setitem(sys.modules, "torch_geometric.data", module)
+    monkeypatch.chdir(INSTANCE.parent)
+    names: dict[str, object] = {}
+    exec(code, names)
+    arrays, problem = load_arrays(INSTANCE), Problem.load(INSTANCE, "none")
+    banned = problem.cannot_save.mask, problem.cannot_recompute.mask
+    columns = [*(getattr(problem, name) for name in COLUMNS[:4]), *banned]
+    assert np.array_equal(arrays.x.T, columns)
+    assert np.array_equal(arrays.edge_index, [problem.producers, problem.consumers])
+    data = cast(Any, names["data"])
+    assert np.allclose(data.x.numpy(), np.log1p(arrays.x))
+    assert np.array_equal(data.edge_index.numpy(), arrays.edge_index)
