@@ -24,7 +24,7 @@ from experiments.benchmark import check, searching
 from experiments.benchmark.__main__ import app
 from experiments.benchmark.answers import Answer, Answers, Refused, difficulty, merged, spread
 from experiments.benchmark.instances import Posed
-from experiments.benchmark.manifest import FOLDER, Manifest, family_of
+from experiments.benchmark.manifest import FOLDER, Manifest, name_stem
 from experiments.benchmark.page import answer_rows, as_csv, markdown
 from experiments.benchmark.release import wrong_files
 from remat import Corpus
@@ -221,11 +221,11 @@ def test_a_later_release_keeps_the_instances_of_earlier_ones() -> None:
 def test_all_instances_of_a_family_are_on_one_side() -> None:
     """As the page says; a later release moves none."""
     for name, entry in RELEASED.instances.items():
-        digest = int(hashlib.sha256(family_of(name).encode()).hexdigest(), 16)
+        digest = int(hashlib.sha256(name_stem(name).encode()).hexdigest(), 16)
         assert entry["split"] == ("test" if digest % 3 == 0 else "train")
     page = (FOLDER.parents[2] / "docs" / "benchmark.md").read_text()
     assert "divisible by 3. So later instances move none" in page
-    assert {family_of(name) for name in ("hf-gpt2-sdpa", "gpt3-175b", "gpt2-xl")} == {"gpt"}
+    assert {name_stem(name) for name in ("hf-gpt2-sdpa", "gpt3-175b", "gpt2-xl")} == {"gpt"}
     assert {entry["split"] for entry in RELEASED.instances.values()} == {"train", "test"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from types import ModuleType, SimpleNamespace
@@ -29,17 +30,26 @@ def test_a_gap_is_a_share_of_the_answer_and_whole_without_one() -> None:
     assert [gap(cost, 0) for cost in (0, 7)] == [0, 1]
 
 
-def test_a_row_without_a_plan_counts_against_its_method() -> None:
+def test_methods_are_compared_on_the_rows_that_they_share() -> None:
+    """A row without a plan counts; a row that one method lacks does not, and a method of few rows stands apart."""
+    costs: dict[str, list[int | None]] = {"half": [10, None], "all": [10, 20, 999, 999], "most": [20, 20, 20]}
     rows = [
-        {"method": "half", "objective": 10, "s": 1.0},
-        {"method": "half", "s": 3.0},
-        {"method": "all", "objective": 10, "s": 0.0},
-        {"method": "all", "objective": 20, "s": 0.0},
+        {"method": method, "instance": "i", "budget": str(b), "s": float(b), **({"objective": cost} if cost else {})}
+        for method, own in costs.items()
+        for b, cost in enumerate(own)
     ]
-    assert standings(rows, "method", lambda _: 10, "s") == [
-        ["all", 2, 2, 1, f"{(0.01 * 0.51) ** 0.5 - 0.01:.2%}", "0.00"],
-        ["half", 2, 1, 1, f"{(0.01 * 1.01) ** 0.5 - 0.01:.2%}", f"{8**0.5 - 1:.2f}"],
+    count, lines, few = standings(rows, "method", lambda _: 10, "s")
+    assert count == "3 rows:"
+    time = f"{6 ** (1 / 3) - 1:.2f}"
+    thirds = [f"{math.prod(gaps) ** (1 / 3) - 0.01:.2%}" for gaps in ((0.01, 0.51, 1 - 10 / 999 + 0.01), (0.51,) * 3)]
+    assert [line.split(" | ") for line in lines.splitlines()[2:]] == [
+        ["| all", "3", "1", thirds[0], f"{time} |"],
+        ["| most", "3", "0", thirds[1], f"{time} |"],
     ]
+    gaps = [f"{math.prod(one) ** 0.5 - 0.01:.2%}" for one in ((0.01, 1.01), (0.01, 0.51), (0.51, 0.51))]
+    assert few == (
+        f"`half` has 2 of these rows, with a gap of {gaps[0]}, beside {gaps[1]} of `all`, {gaps[2]} of `most`."
+    )
 
 
 def test_the_arrays_of_the_page_are_those_of_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,10 +35,15 @@ def solutions(dated: Iterable[tuple[Row, str]], manifest: Manifest) -> dict[str,
             best[place], dates[place] = row, date
     answers = dict[str, list[dict[str, Any]]]()
     for (name, budget), row in best.items():
-        answer = {"budget": budget, "saved": row["saved"], "objective": row["objective"], "solver": row["method"]}
+        answer = {"budget": budget, "saved": row["saved"], "objective": row["objective"], "solver": _name(row)}
         when = {"date": dates[name, budget][:10], "seconds": math.ceil(row["seconds"])}
         answers.setdefault(name, []).append(answer | when)
     return {name: solution_document(name, manifest.instances[name]["sha256"], own) for name, own in answers.items()}
+
+
+def _name(row: Row) -> str:
+    is_simple = row["method"] in simple_searches.SEARCHES
+    return f"{row['method']}, from the best known answer" if is_simple else row["method"]
 
 
 def main(output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the solution files.")]) -> None:

@@ -21,6 +21,7 @@ SMALL = 2_300
 """The most values of a small instance: up to here, CP-SAT proved most budgets of the peak (see docs/benchmark)."""
 
 GAP_SHIFT, TIME_SHIFT_S = 0.01, 1.0
+_KILLED = re.compile(r"killed after (\S+) s")
 
 
 def markdown(folder: Path) -> str:
@@ -34,12 +35,12 @@ def markdown(folder: Path) -> str:
         f"This page compares methods on the instances of [the benchmark](../../docs/benchmark.md) {folder.name}. "
         "`python -m experiments.pages` makes it from rows that other commands measured.",
         "*Small*: at most "
-        f"{SMALL:,} values with a choice; *large*: more. *Asked*: for how many rows there is a run. *Taken*: how many "
-        "of them ended with a plan within the budget. *Best*: how many of the plans cost as little as the best known "
-        "one. *Gap*: 1 - best / objective, so from 0 to 100%; a row without a plan counts as 100%. *Time*: seconds, "
-        "also of rows without a plan. Gap and time are shifted geometric means over all asked rows: the exponential "
-        "of the mean of log(x + shift), minus the shift. The shift is 1% for gaps and 1 s for times. Methods that were "
-        "asked for fewer rows come last: they cannot be compared with the others.",
+        f"{SMALL:,} values with a choice; *large*: more. A table has the rows for which all of its methods were run. "
+        "*Taken*: how many of them ended with a plan within the budget. *Best*: how many of the plans cost as little "
+        "as the best known one. *Gap*: 1 - best / objective, so from 0 to 100%; a row without a plan counts as 100%. "
+        "*Time*: seconds, also of rows without a plan. Gap and time are shifted geometric means: the exponential "
+        "of the mean of log(x + shift), minus the shift. The shift is 1% for gaps and 1 s for times. A method with "
+        "less than half of the rows stands below a table, beside the others on its own rows.",
         section("Methods of other papers", *_rivals(rivals, manifest, best)),
         section("Solvers of the library", *_solvers(solvers, within, manifest)),
         section("Who holds the best known answers", *_holders(manifest, answers)),
@@ -69,39 +70,54 @@ def gap(objective: int | None, best: int) -> float:
     return 0.0 if objective <= best else 1 - best / objective
 
 
-def standings(rows: Sequence[Row], name: str, best: Callable[[Row], int], seconds: str) -> list[list[object]]:
-    """Sums up each method over some rows: first those that were asked for most, and of these the smallest gaps.
+def standings(rows: Sequence[Row], name: str, best: Callable[[Row], int], seconds: str) -> Iterable[str]:
+    """Compares methods on the rows that all of them have, the smallest gap first; then those with few rows.
 
     Args:
-        rows: of one class.
+        rows: of one class; `instance` and `budget` say which row it is.
         name: the column that names the method.
         best: the cost of the best answer to a row.
         seconds: the column with the time.
     """
-    lines: list[tuple[tuple[int, float], list[object]]] = []
-    for method in dict.fromkeys(row[name] for row in rows):
-        own = [row for row in rows if row[name] == method]
-        gaps = [gap(row.get("objective"), best(row)) for row in own]
-        taken = sum(row.get("objective") is not None for row in own)
-        mean, time = shifted_mean(gaps, GAP_SHIFT), shifted_mean((row[seconds] for row in own), TIME_SHIFT_S)
-        lines.append(((-len(own), mean), [method, len(own), taken, gaps.count(0), f"{mean:.2%}", f"{time:.2f}"]))
-    return [line for _, line in sorted(lines, key=lambda line: line[0])]
+    of_method: dict[str, dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        of_method.setdefault(row[name], {})[row["instance"], row["budget"]] = row
+    most = max(map(len, of_method.values()), default=0)
+    many = {method: own for method, own in of_method.items() if 2 * len(own) > most}
+    shared = {place for place in next(iter(many.values()), {}) if all(place in own for own in many.values())}
 
+    def mean_gap(own: Mapping[tuple[str, str], Row], places: Iterable[tuple[str, str]]) -> float:
+        return shifted_mean((gap(own[place].get("objective"), best(own[place])) for place in places), GAP_SHIFT)
 
-_HEADINGS = ("method", "asked", "taken", "best", "gap", "time, s")
+    lines: list[list[object]] = []
+    for method, own in sorted(many.items(), key=lambda item: mean_gap(item[1], shared)):
+        answers = [own[place] for place in shared]
+        taken = [row for row in answers if row.get("objective") is not None]
+        equal = sum(gap(row["objective"], best(row)) == 0 for row in taken)
+        time = shifted_mean((row[seconds] for row in answers), TIME_SHIFT_S)
+        lines.append([method, len(taken), equal, f"{mean_gap(own, shared):.2%}", f"{time:.2f}"])
+    yield f"{len(shared)} rows:"
+    yield table(("method", "taken", "best", "gap", "time, s"), lines)
+    for method in of_method.keys() - many.keys():
+        places = shared & of_method[method].keys()
+        beside = [f"{mean_gap(many[str(other)], places):.2%} of `{other}`" for other, *_ in lines[:3]]
+        own_gap = f"{mean_gap(of_method[method], places):.2%}"
+        yield f"`{method}` has {len(places)} of these rows, with a gap of {own_gap}, beside {', '.join(beside)}."
 
 
 def _rivals(results: Results, manifest: Manifest, best: Mapping[tuple[str, str], int]) -> Iterable[str]:
+    instances = {row["instance"] for row in results.rows}
     yield (
-        "[The rows](rivals.md) have one budget of those of an instance that are equal in bytes. Each method has 30 s "
+        f"[The rows](rivals.md) are of {len(instances)} of the {len(manifest.instances)} instances. Budgets of an "
+        "instance that are equal in bytes have one row. Each method has 30 s "
         "of processor time: `chen`, `dtr` and `rotor` for all budgets of an instance together, and each of these rows "
         "has the whole time; the others for each budget. The gap is to the answer that is the best known today."
     )
     for of, words in (("saved", "saved bytes"), ("peak", "the peak")):
         for size in ("small", "large"):
             rows = [row for row in results.rows if row["budget"].startswith(of) and _size(manifest, row) == size]
-            lines = standings(rows, "method", lambda row: best[row["instance"], row["budget"]], "seconds")
-            yield section(f"Budgets of {words}, {size} instances", table(_HEADINGS, lines), level=3)
+            tables = standings(rows, "method", lambda row: best[row["instance"], row["budget"]], "seconds")
+            yield section(f"Budgets of {words}, {size} instances", *tables, level=3)
     yield bullets(cited(run, "experiments.bench.rivals") for run in results.runs)
 
 
@@ -110,21 +126,21 @@ def _solvers(results: Results, rows: Sequence[Row], manifest: Manifest) -> Itera
         "[The rows](compare_solvers.md) ask another question about the same graphs: half of the saved bytes, with the "
         "prices of an H200. So the best answer is here the cheapest one of these solvers. A solver has 10 s of wall "
         "time, and if it keeps that limit itself, up to 20 s more to build its model and to stop. Then it is killed, "
-        "and counts with the time until then. A solver that refuses every budget is left out."
+        "and counts with the time until then. Rows that a solver refuses are left out."
     )
     cheapest: dict[str, int] = {}
     for row in rows:
         if row.get("objective") is not None:
             cheapest[row["case"]] = min(row["objective"], cheapest.get(row["case"], row["objective"]))
     asked = [
-        {**row, "solve_s": float(killed[1])} if (killed := re.match(r"killed after (\S+) s", row["note"])) else row
+        row | {"budget": "half"} | ({"solve_s": float(killed[1])} if (killed := _KILLED.match(row["note"])) else {})
         for row in rows
         if row["status"] != "refused" and row["case"] in cheapest
     ]
     for size in ("small", "large"):
         own = [row for row in asked if _size(manifest, row) == size]
-        lines = standings(own, "solver", lambda row: cheapest[row["case"]], "solve_s")
-        yield section(f"Half of the saved bytes, {size} instances", table(_HEADINGS, lines), level=3)
+        tables = standings(own, "solver", lambda row: cheapest[row["case"]], "solve_s")
+        yield section(f"Half of the saved bytes, {size} instances", *tables, level=3)
     yield bullets(cited(run, "experiments.compare_solvers") for run in results.runs)
 
 

@@ -23,7 +23,7 @@ The estimate is some percents off. At 1, one of 226 plans had a peak that was 0.
 
 
 TORCHS_ORDER = {"kernel_order": "torch"}
-"""Says in `Graph.meta` that nothing offers our orders to Inductor."""
+"""Stands in `Graph.meta` if the step runs without `remat.pytorch.KernelOrder`."""
 
 
 def with_torchs_order(graph: Graph) -> Graph:

@@ -32,7 +32,7 @@ from remat.proof.validate import legal_choice
 from remat.pytorch.read.extract import OVERWRITTEN
 from remat.pytorch.read.operators import Operator
 from remat.pytorch.read.traced_step import read_step, seed_of
-from remat.pytorch.seam.kernel_order import order_set
+from remat.pytorch.seam.kernel_order import meta_of_order
 from remat.pytorch.seam.torch_names import updates_statistics, written_arguments
 
 _BACKWARD = "autograd_backward"
@@ -176,7 +176,7 @@ class MemoryPolicy:
         readable = dict(graph.cannot_save.by_reason(graph.cannot_save.mask)).get(OVERWRITTEN, later)
         return replace(
             graph,
-            meta={**graph.meta, **order_set()},
+            meta={**graph.meta, **meta_of_order()},
             cannot_recompute=bans.without(later),  # the backward pass is where they run anyway
             cannot_save=graph.cannot_save.without(readable).also(
                 later & ~graph.in_tangents, "only the backward pass computes it"

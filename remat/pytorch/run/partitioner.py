@@ -52,7 +52,7 @@ from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.run.report import Log
 from remat.pytorch.seam.compilations import own_errors
-from remat.pytorch.seam.kernel_order import order_set
+from remat.pytorch.seam.kernel_order import meta_of_order
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_partitioner import hide_marks, torchs_budget, torchs_budget_setting, torchs_partition
 
@@ -232,7 +232,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
-                meta = device_facts(request.joint_graph) | order_set()
+                meta = device_facts(request.joint_graph) | meta_of_order()
                 graph = extract(request.joint_graph, node_info, num_fwd_outputs, meta)
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph
+from remat.predict.buffers.orders import has_torchs_order
 from remat.pytorch.run import ranks
 from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan
 from remat.words import counted, human_bytes
@@ -29,7 +30,7 @@ class PeakCheck:
 
     def __init__(self, *, codegen: bool = True) -> None:
         self.codegen = codegen
-        self._found: dict[str, tuple[int, dict[Plan, int | str]]] = {}
+        self._found: dict[tuple[str, bool], tuple[int, dict[Plan, int | str]]] = {}
 
     # Copies are empty, like those of a `Log`.
     def __reduce__(self) -> tuple[type[PeakCheck], tuple[()]]:
@@ -37,7 +38,7 @@ class PeakCheck:
 
     def __call__(self, graph: Graph, plan: Plan, limit_bytes: int) -> int | None:
         """Returns the peak of a plan in bytes, for a search of plans within a limit; None if it cannot be found."""
-        key = ranks.key_of_graph(graph)
+        key = _key(graph)
         peaks = self._found[key][1] if key in self._found else {}
         self._found[key] = limit_bytes, peaks
         if plan not in peaks:
@@ -46,7 +47,7 @@ class PeakCheck:
 
     def with_check(self, graph: Graph, chosen: ChosenPlan) -> ChosenPlan:
         """Adds the result of the check to a chosen plan, and warns if the plan exceeds the limit."""
-        limit_bytes, peaks = self._found.get(ranks.key_of_graph(graph), (0, {}))
+        limit_bytes, peaks = self._found.get(_key(graph), (0, {}))
         if (peak := peaks.get(chosen.plan)) is None:
             return chosen
         if isinstance(peak, str):
@@ -63,6 +64,10 @@ class PeakCheck:
         if others:
             told += f"; {counted(others, 'plan')} tried before exceeded {human_bytes(limit_bytes)}"
         return replace(chosen, checked_peak_bytes=peak, check=told)
+
+
+def _key(graph: Graph) -> tuple[str, bool]:
+    return ranks.key_of_graph(graph), has_torchs_order(graph)
 
 
 def _peak(graph: Graph, plan: Plan) -> int | str:

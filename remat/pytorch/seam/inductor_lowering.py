@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -73,7 +73,7 @@ def lowered(
     Args:
         graph_module: a graph after Inductor's passes over forward and backward graphs, in Inductor's fake mode.
         donated: positions of the inputs that a backward pass may overwrite (`get_donated_idxs`).
-        torchs_order: whether the kernels keep the order that Inductor's settings give them.
+        torchs_order: whether our pass over the order of kernels is left out.
     """
     virtualized, inputs = internals("torch._inductor.virtualized").V, _inputs(graph_module)
     lowering = internals("torch._inductor.graph").GraphLowering(
@@ -82,7 +82,7 @@ def lowered(
     lowering.bw_donated_idxs = [*donated]
     with virtualized.set_graph_handler(lowering), virtualized.set_extern_kernel_nodes([]), torch.no_grad():
         lowering.run(*inputs)
-        with nullcontext() if torchs_order else kernel_order():
+        with kernel_order(torchs_order=torchs_order):
             schedule(lowering)
         yield lowering
 
