@@ -4,8 +4,8 @@ efficient re-materialization of neural networks".
 The tensors are divided into parts of up to `TENSORS` that are computed one after the other, at places where few bytes
 cross; up to `PARTS` parts make a part of the next level, and so on up to the whole. Each part of the lowest level gets
 a few plans, its *options*, by an integer program about its tensors: the cheapest within up to `OPTIONS` limits of bytes
-for each kind of options. An integer program of the next level chooses one option of each of its parts. Equal parts are
-solved once, as in theirs.
+for each kind of options. An integer program of the next level chooses one option of each of its parts. Equal parts
+of the lowest level are solved once.
 
 An option may compute something again that reads what another part has computed. Then that part must have an option
 that saves this, or computes it again; in the second case, what it computes again is in memory from then on.
@@ -37,14 +37,15 @@ from remat.problem.problem_file import Budget
 TENSORS, PARTS, OPTIONS = 20, 20, 8
 """The most tensors of a part of the lowest level, the most parts of another part, and the most options of a kind."""
 SCALES, HALVINGS = (0.1, 2.0), 10
-"""The limits of the highest program, as parts of the budget."""
+"""The limits of the highest program: the least and the greatest one, as parts of the budget, and how many."""
 
 
 class Kind(NamedTuple):
     """Says what the options of a part have in common.
 
     Attributes:
-        gives: `NOTHING`, or that what later parts read is `COMPUTED` again or saved, or all of it `SAVED`.
+        gives: what it does for later parts. `NOTHING`: they read nothing of it again. `COMPUTED`: what they read is
+            saved or computed again. `SAVED`: all that they read is saved.
         asks: whether it may compute again what reads tensors of earlier parts.
     """
 
@@ -265,7 +266,7 @@ def _spread(most: float, kind: Kind, within: Callable[[float, Kind], Option | No
 
 
 def _best(options: Sequence[Option]) -> tuple[Option, ...]:
-    """Leaves out options that another one is as good as in everything."""
+    """Leaves out an option if another one is at least as good in every respect."""
     kept: list[Option] = []
     for one in sorted(set(options), key=lambda o: (o.cost, o.saved_bytes, o.work_bytes, -o.kind.gives, o.kind.asks)):
         if not any(

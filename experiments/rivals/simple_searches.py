@@ -81,6 +81,7 @@ def tabu_over_layers(
     while True:
         turn += 1
         free = np.flatnonzero(waits < turn)
+        free = free if len(free) else np.arange(len(kinds))
         moves: list[tuple[float, int, BoolArray]] = []
         for kind in random.choice(free, min(SAMPLE, len(free)), replace=False).tolist():
             moved = saved.copy()
