@@ -261,13 +261,13 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
     now = known(release)
     costs, was = now["saved-0.5"]["objective"], poor["saved-0.5"]["objective"]
     done = "is the best known now; `release` writes the sums and the page"
-    assert (code, said) == (0, f"qehvi-4 saved-0.5: costs {costs}, {done}; the one known before costs {was}\n")
+    assert (code, said) == (0, f"qehvi-4 saved-0.5: costs {costs}, {done}; before: {was}\n")
     assert now["saved-0.5"]["objective"] < poor["saved-0.5"]["objective"]
     assert (now["saved-0.5"]["solver"], now["saved-0.5"]["bound"]) == ("theirs", 0)
     assert now["saved-0.7"]["saved"] == now["saved-0.5"]["saved"]  # it fits the larger budget, too
     assert now["saved-0.3"] == poor["saved-0.3"]
     assert difficulty(now["saved-0.5"]) == "open"
-    again = f"qehvi-4 saved-0.5: costs {costs}, is no better; the one known before costs {costs}\n"
+    again = f"qehvi-4 saved-0.5: costs {costs}, is no better; the best known: {costs}\n"
     assert run("submit", best, "--folder", release)[1] == again
 
 
