@@ -224,7 +224,8 @@ def test_all_instances_of_a_family_are_on_one_side() -> None:
         digest = int(hashlib.sha256(name_stem(name).encode()).hexdigest(), 16)
         assert entry["split"] == ("test" if digest % 3 == 0 else "train")
     page = (FOLDER.parents[2] / "docs" / "benchmark.md").read_text()
-    assert "divisible by 3. So later instances move none" in page
+    of_test = sum(e["split"] == "test" for e in RELEASED.instances.values())
+    assert f"divisible by 3 ({of_test} of the {len(RELEASED.instances)})" in page
     assert {name_stem(name) for name in ("hf-gpt2-sdpa", "gpt3-175b", "gpt2-xl")} == {"gpt"}
     assert {entry["split"] for entry in RELEASED.instances.values()} == {"train", "test"}
 
@@ -258,14 +259,17 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
     best = submission(release)
     poor = worsened(release)
     code, said = run("submit", best, "--folder", release)
-    assert (code, said) == (0, "qehvi-4 saved-0.5: is the best known now; `release` writes the sums and the page\n")
     now = known(release)
+    costs, was = now["saved-0.5"]["objective"], poor["saved-0.5"]["objective"]
+    done = "is the best known now; `release` writes the sums and the page"
+    assert (code, said) == (0, f"qehvi-4 saved-0.5: costs {costs}, {done}; before: {was}\n")
     assert now["saved-0.5"]["objective"] < poor["saved-0.5"]["objective"]
     assert (now["saved-0.5"]["solver"], now["saved-0.5"]["bound"]) == ("theirs", 0)
     assert now["saved-0.7"]["saved"] == now["saved-0.5"]["saved"]  # it fits the larger budget, too
     assert now["saved-0.3"] == poor["saved-0.3"]
     assert difficulty(now["saved-0.5"]) == "open"
-    assert run("submit", best, "--folder", release)[1] == "qehvi-4 saved-0.5: is no better\n"
+    again = f"qehvi-4 saved-0.5: costs {costs}, is no better; the best known: {costs}\n"
+    assert run("submit", best, "--folder", release)[1] == again
 
 
 def test_if_one_answer_is_refused_none_is_taken(release: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.accuracy.compiled_peaks import LABELS, errors
-from experiments.bench import regions
+from experiments.bench import regions, simple_searches
 from experiments.bench.budget_kernels import change, is_better
 from experiments.bench.gpu_plans import fewer
 from experiments.bench.rivals import ratio, summary, won
@@ -267,6 +267,25 @@ def test_the_methods_of_other_papers_on_the_benchmark() -> None:
     assert min(row["values"] for row, _ in found) >= 2700
     for row, _ in found:
         assert Answers(FOLDER / "answers").of(row["instance"])[row["budget"]]["objective"] <= row["objective"]
+
+
+def test_the_simple_searches_that_test_the_best_known_answers() -> None:
+    rows, stated = rows_of("simple_searches"), sentences((ROOT / "docs" / "benchmark" / "answers.md").read_text())
+    ratios = {
+        search: [ratio(row) or 1 for row in rows if row["method"] == search] for search in simple_searches.SEARCHES
+    }
+    counts = {search: (sum(one < 1 for one in of), len(of), min(of)) for search, of in ratios.items()}
+    beaten, asked, best = counts["tabu over layers"]
+    by_a_percent = sum(one < 0.99 for one in ratios["tabu over layers"])
+    assert (
+        f"beat {beaten} of {asked} answers, {by_a_percent} of them by more than 1%, by {1 - best:.0%} at most" in stated
+    )
+    beaten, asked, best = counts["random restarts"]
+    assert f"random restarts beat {beaten} of {asked}, by {1 - best:.2%} at most" in stated
+    assert counts["perturbed multipliers"][:2] == (0, 8)
+    assert "and perturbed multipliers none of 8" in stated
+    for row in won(rows):
+        assert Answers(FOLDER / "answers").of(row[0]["instance"])[row[0]["budget"]]["objective"] <= row[0]["objective"]
 
 
 def test_measured_steps_on_a_cpu() -> None:

@@ -191,7 +191,8 @@ def submit(solution: Path, folder: _Folder = FOLDER) -> None:
             better = old is None or verdict.objective < old["objective"]
             taken = better and answers.offer(posed, own | {"bound": 0})
             word = "is the best known now; `release` writes the sums and the page" if taken else "is no better"
-            console.print(f"{name} {verdict.budget}: {word}")
+            was = "" if old is None else f"; {'before' if taken else 'the best known'}: {old['objective']}"
+            console.print(f"{name} {verdict.budget}: costs {verdict.objective}, {word}{was}")
     except (check.Unreadable, Refused) as error:
         console.print(f"refused: {error}")
         raise typer.Exit(1) from None

@@ -411,7 +411,7 @@ def check_answer(answer):
     check_fields(answer, "an answer", ("budget", "saved"), CLAIMED)
     for key in ("proof", "solver", "version", "date"):
         if not isinstance(answer.get(key, ""), str) or not answer.get(key, "").isprintable():
-            raise Unreadable(f'"{key}" must be a line of text, got {answer[key]!r}')
+            raise Unreadable(f'in an answer, "{key}" must be a line of text, got {answer[key]!r}')
     if "date" in answer and not is_date(answer["date"]):
         raise Unreadable('"date" must be such as "2026-01-31", got {!r}'.format(answer["date"]))
     if answer.get("status", "feasible") not in ("optimal", "feasible"):
@@ -485,8 +485,11 @@ def check_solution(instance, solution):
     if not isinstance(solution["answers"], list) or not solution["answers"]:
         raise Unreadable('a solution needs a list of "answers", of one at least')
     verdicts = {}
-    for answer in solution["answers"]:
-        found = check(instance, answer)
+    for number, answer in enumerate(solution["answers"], 1):
+        try:
+            found = check(instance, answer)
+        except Unreadable as error:
+            raise Unreadable(f"answer {number} of {len(solution['answers'])}: {error}") from None
         if found.budget in verdicts:
             raise Unreadable(f'a solution has one answer to a budget, but two to "{found.budget}"')
         verdicts[found.budget] = found
