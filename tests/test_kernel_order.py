@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
+from depth import deep
 from torch import nn
 from torch.nn import functional
 
@@ -119,3 +122,22 @@ def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(wit
     row, plan = report.as_frame().iloc[0], report.graphs[0].plan
     expected = remat.timeline(graph, plan, torchs_order=not with_order).peak_bytes
     assert row.checked_peak_bytes == row.peak_bytes == expected <= limit
+
+
+@deep
+def test_a_backward_pass_in_another_thread_has_our_order_if_it_is_compiled_with_the_forward_pass() -> None:
+    """As the pages advise for GPUs, where autograd runs backward passes in threads of its own."""
+    calls: list[int] = []
+
+    class Counted(KernelOrder):
+        def __call__(self, nodes: list[Any]) -> list[Any]:
+            calls.append(len(nodes))
+            return super().__call__(nodes)
+
+    settings = {"_post_fusion_custom_pass": Counted(), "force_disable_caches": True}
+    with _SETTINGS.patch(settings), torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+        loss = torch.compile(Conditioned(layers=1))(*ARGUMENTS)
+        backward = Thread(target=loss.backward)
+        backward.start()
+        backward.join()
+    assert len(calls) == 2
