@@ -124,6 +124,15 @@ def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(wit
     assert row.checked_peak_bytes == row.peak_bytes == expected <= limit
 
 
+@pytest.mark.parametrize("options", [{}, {"_post_fusion_custom_pass": None}, {"reorder_for_peak_memory": False}])
+def test_a_graph_says_whether_the_step_is_offered_our_orders(options: dict[str, Any]) -> None:
+    """`remat.compile` offers them, unless the user's options say otherwise."""
+    step = remat.compile(torch.nn.Linear(8, 8), cost_model="memory-budget", options=options)
+    with visited(lambda _: None):
+        step(torch.ones(4, 8)).sum().backward()
+    assert has_torchs_order(step.report().graphs[0].graph) is bool(options)
+
+
 @deep
 def test_a_backward_pass_in_another_thread_has_our_order_if_it_is_compiled_with_the_forward_pass() -> None:
     """As the pages advise for GPUs, where autograd runs backward passes in threads of its own."""

@@ -24,6 +24,7 @@ from remat import InvalidOption, InvalidPlan
 from remat.answer.plan_facts import no_recompute_plan
 from remat.errors import UnknownName
 from remat.improve.one_liners import layers_of
+from remat.predict.buffers.orders import has_torchs_order
 from remat.pytorch import MemoryPolicy
 
 Sample = tuple[nn.Module, tuple[Tensor, ...]]
@@ -279,6 +280,7 @@ def test_a_compiled_step_is_planned_by_its_kernels() -> None:
     step, policy = made("GPT"), MemoryPolicy(MemoryBudget("60%", of="peak"), compiled=True)
     graph = policy.graph(step.module)
     assert graph.fusible.any()
+    assert has_torchs_order(graph)
     assert not MemoryPolicy("memory-budget").graph(step.module).fusible.any()
     untagged = run(step.module, step.inputs)
     assert equal(run(recomputing(policy(step.module)), step.inputs).results, untagged.results)
