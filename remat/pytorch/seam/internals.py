@@ -93,7 +93,6 @@ USED: dict[str, tuple[str, ...]] = {
     "torch._inductor.ir": (
         "Buffer.get_defining_op",
         "ComputedBuffer",
-        "Conditional",
         "IRNode",
         "MultiOutput",
         "Operation.get_origins",

@@ -26,6 +26,8 @@ from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.torch_names import CustomSchedulerPass
 
 _OPTION = "_post_fusion_custom_pass"
+_CONDITIONALS = ("Conditional", "Switch")
+"""What Inductor calls the node of `torch.cond`; the second name is that of torch 2.15."""
 
 
 def with_kernel_order(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,10 +75,9 @@ class KernelOrder(CustomSchedulerPass):
     key: str = field(default_factory=_source_key)
 
     def __call__(self, nodes: list[Any]) -> list[Any]:
-        conditional = internals("torch._inductor.ir").Conditional
         # Inductor keeps conditionals in the order in which it finds them, because collectives in them must not change
         # places.
-        if len(nodes) < 2 or sum(isinstance(node.node, conditional) for node in nodes) > 1:
+        if len(nodes) < 2 or sum(type(node.node).__name__ in _CONDITIONALS for node in nodes) > 1:
             return nodes
         scheduler, graph = nodes[0].scheduler, internals("torch._inductor.virtualized").V.graph
         memory, ordered_set = internals("torch._inductor.memory"), internals("torch.utils._ordered_set").OrderedSet
