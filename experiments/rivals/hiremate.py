@@ -120,11 +120,11 @@ class Planner:
         self._free = instance.forward & ~instance.fixed
         k = len(instance)
         self._read_until, self._asked = np.arange(k), instance.needed.copy()
-        for p, operands in enumerate(instance.operands):
-            for u in operands:
+        for p in range(k - 1, -1, -1):
+            for u in instance.operands[p]:
                 if instance.forward[p]:
-                    self._read_until[u] = p
-                else:  # it runs in the backward pass in any case
+                    self._read_until[u] = max(self._read_until[u], p)
+                elif self._asked[p]:  # it runs in the backward pass in any case
                     self._asked[u] = True
         self._known = dict[tuple[object, ...], tuple[Option, ...]]()
 
