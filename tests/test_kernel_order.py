@@ -67,8 +67,10 @@ def torchs_order() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("device", "layers"), [("cpu", 4), ("h100", 3)])
-def test_the_peak_falls_by_a_tenth_as_predicted(device: str, layers: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "layers", "part"), [("cpu", 4, 0.75), ("h100", 3, 0.9), pytest.param("h100", 16, 0.75, marks=deep)]
+)
+def test_the_peak_falls_as_predicted(device: str, layers: int, part: float) -> None:
     """By the code that Inductor writes: with its own order, and with ours."""
     graph = remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
     plan = plan_of(graph, PLAN)
@@ -79,7 +81,7 @@ def test_the_peak_falls_by_a_tenth_as_predicted(device: str, layers: int) -> Non
         with _SETTINGS.patch(_post_fusion_custom_pass=KernelOrder()):
             assert rehearsed_peak(by_torch, plan) == torchs
         assert rehearsed_peak(graph, plan) == ours == remat.timeline(graph, plan).peak_bytes
-    assert ours < 0.9 * torchs
+    assert ours < part * torchs
 
 
 def test_the_allocator_agrees_and_gradients_stay() -> None:

@@ -225,7 +225,8 @@ def test_the_hierarchys_lowest_program_is_exact_and_higher_ones_do_not_promise_t
             patch.setattr(hiremate, "TENSORS", tensors)
             patch.setattr(hiremate, "PARTS", 2)
             planner = hiremate.Planner(instance, np.inf, of_peak=False)
-            option = planner.chosen(planner.root().parts, np.full(len(planner.root().parts), float(limit)), kind)
+            parts = planner.highest_parts()
+            option = planner.chosen(parts, np.full(len(parts), float(limit)), kind)
             program = planner.program(0, len(instance))
             exact = program.within(limit, kind)
             assert exact is not None

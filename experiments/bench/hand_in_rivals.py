@@ -28,15 +28,15 @@ def solutions(dated: Iterable[tuple[Row, str]], manifest: Manifest) -> dict[str,
         dated: rows of a table, each with the date of its run.
         manifest: of the release.
     """
-    best, dates = dict[tuple[str, str], Row](), dict[tuple[str, str], str]()
+    best = dict[tuple[str, str], tuple[Row, str]]()
     for row, date in dated:
         place = row["instance"], row["budget"]
-        if "saved" in row and (place not in best or row["objective"] < best[place]["objective"]):
-            best[place], dates[place] = row, date
+        if "saved" in row and (place not in best or row["objective"] < best[place][0]["objective"]):
+            best[place] = row, date
     answers = dict[str, list[dict[str, Any]]]()
-    for (name, budget), row in best.items():
+    for (name, budget), (row, date) in best.items():
         answer = {"budget": budget, "saved": row["saved"], "objective": row["objective"], "solver": _name(row)}
-        when = {"date": dates[name, budget][:10], "seconds": math.ceil(row["seconds"])}
+        when = {"date": date[:10], "seconds": math.ceil(row["seconds"])}
         answers.setdefault(name, []).append(answer | when)
     return {name: solution_document(name, manifest.instances[name]["sha256"], own) for name, own in answers.items()}
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from experiments.benchmark import check
 from experiments.benchmark.answers import Answers
-from experiments.benchmark.instances import Posed
+from experiments.benchmark.instances import Posed, different_budgets
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.markdown import bullets, table
 from experiments.report.result_table import ResultTable
@@ -69,8 +69,8 @@ def measure(case: tuple[str, str]) -> Iterator[dict[str, Any]]:
 def answered(posed: Posed, method: str, known: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yields a row for each budget that has an answer already."""
     instance = TensorInstance.of(posed.graph, posed.problem)
-    different = {(b.of, b.bytes): b for b in reversed(posed.budgets) if b.name in known}
-    budgets = [b for b in reversed(different.values()) if method != "moccasin" or b.of == "peak"]
+    different = different_budgets(b for b in posed.budgets if b.name in known)
+    budgets = [b for b in different if method != "moccasin" or b.of == "peak"]
     for group in [budgets] if method in FOR_ALL_BUDGETS else [[budget] for budget in budgets]:
         start, best = time.process_time(), Best(instance, group)
         is_whole = _run(method, instance, group[0], best)

@@ -16,6 +16,7 @@ import numpy as np
 
 from experiments.bench.rivals import checked, ratio
 from experiments.benchmark.answers import Answers, difficulty
+from experiments.benchmark.instances import different_budgets
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable
@@ -38,8 +39,8 @@ def cases() -> list[tuple[str, str, str]]:
     rows: list[tuple[str, str]] = []
     for entry in sorted(manifest.instances.values(), key=lambda e: (not e["benchmark"], e["values"])):
         known = answers.of(entry["name"])
-        different = {b["bytes"]: b["name"] for b in reversed(entry["budgets"]) if b["of"] == "peak"}
-        rows += [(entry["name"], b) for b in different.values() if difficulty(known.get(b)) == "open"]
+        different = [b.name for b in reversed(different_budgets(manifest.budgets(entry["name"]))) if b.of == "peak"]
+        rows += [(entry["name"], b) for b in different if difficulty(known.get(b)) == "open"]
     return [(search, *row) for row in rows for search in SEARCHES]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -34,6 +34,14 @@ PRICES = RecomputeTime(Roofline(replace(find_device("a100"), masked_attention_fr
 """The prices of all releases."""
 
 FRACTIONS = ("0.1", "0.2", "0.3", "0.5", "0.7")
+
+
+def different_budgets(budgets: Iterable[Budget]) -> list[Budget]:
+    """Returns the first one of the budgets of one kind that are equal in bytes, and leaves out the others."""
+    first: dict[tuple[str, int], Budget] = {}
+    for budget in budgets:
+        first.setdefault((budget.of, budget.bytes), budget)
+    return list(first.values())
 
 
 @dataclass(frozen=True)

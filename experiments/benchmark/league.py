@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from experiments.benchmark.answers import Answers
+from experiments.benchmark.instances import different_budgets
 from experiments.benchmark.manifest import Manifest
 from experiments.report.markdown import bullets, cited, page, section, table
 from experiments.report.result_table import RESULTS, Results, Row
@@ -98,7 +99,7 @@ def standings(rows: Sequence[Row], name: str, best: Callable[[Row], int], second
         lines.append([method, len(taken), equal, f"{mean_gap(own, shared):.2%}", f"{time:.2f}"])
     yield f"{len(shared)} rows:"
     yield table(("method", "taken", "best", "gap", "time, s"), lines)
-    for method in of_method.keys() - many.keys():
+    for method in (method for method in of_method if method not in many):
         places = shared & of_method[method].keys()
         beside = [f"{mean_gap(many[str(other)], places):.2%} of `{other}`" for other, *_ in lines[:3]]
         own_gap = f"{mean_gap(of_method[method], places):.2%}"
@@ -150,11 +151,10 @@ def _holders(manifest: Manifest, answers: Answers) -> Iterable[str]:
     proven: Counter[str] = Counter()
     for name in manifest.instances:
         known = answers.of(name)
-        different = {(b.of, b.bytes): b.name for b in reversed(manifest.budgets(name)) if b.name in known}
-        for (of, _), budget in different.items():
-            finder = re.sub(r", \d+ steps, seed \d+", "", known[budget]["solver"])
-            held.setdefault(finder, Counter())[of, _size(manifest, {"instance": name})] += 1
-            proven[finder] += known[budget]["status"] == "optimal"
+        for budget in different_budgets(b for b in manifest.budgets(name) if b.name in known):
+            finder = re.sub(r", \d+ steps, seed \d+", "", known[budget.name]["solver"])
+            held.setdefault(finder, Counter())[budget.of, _size(manifest, {"instance": name})] += 1
+            proven[finder] += known[budget.name]["status"] == "optimal"
     yield (
         "Budgets of one instance that are equal in bytes count once. *Proven*: a bound shows that no answer costs "
         "less; often another solver found that bound."

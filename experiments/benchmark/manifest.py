@@ -19,12 +19,12 @@ FOLDER = Path(__file__).parent / NAME
 
 
 def name_stem(name: str) -> str:
-    """Returns the family of an instance's model: the letters that its name begins with, without `hf-`."""
+    """Returns the letters that the name of an instance begins with, without `hf-`."""
     return re.sub("[^a-z].*", "", name.removeprefix("hf-"))
 
 
 def split_of(name: str) -> Literal["train", "test"]:
-    """Returns the side of an instance for programs that learn: that of its family, by a digest of the family's name."""
+    """Returns the side of an instance for programs that learn, by a digest of the letters that its name begins with."""
     digest = hashlib.sha256(name_stem(name).encode()).hexdigest()
     return "train" if int(digest, 16) % 3 else "test"
 

@@ -16,7 +16,7 @@ import remat
 from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
 from experiments.benchmark.cpsat_peak import cheapest_within_peak
-from experiments.benchmark.instances import Posed
+from experiments.benchmark.instances import Posed, different_budgets
 from experiments.rivals import checkmate_rounding
 from experiments.rivals.best_plans import Best, OutOfTime
 from experiments.rivals.tensor_instance import TensorInstance
@@ -90,10 +90,10 @@ def peak_ratios(posed: Posed, plans: Sequence[PeakPlan], known: dict[str, Answer
     It is infinite where none of them is within the budget.
     """
     ratios = dict[str, float]()
-    for limit_bytes, budget in {b.bytes: b.name for b in reversed(posed.budgets) if b.of == "peak"}.items():
-        if budget in known:
-            cost = min((plan.cost for plan in plans if plan.peak_bytes <= limit_bytes), default=math.inf)
-            ratios[budget] = max(cost, 1) / max(known[budget]["objective"], 1)
+    for budget in different_budgets(posed.budgets):
+        if budget.of == "peak" and budget.name in known:
+            cost = min((plan.cost for plan in plans if plan.peak_bytes <= budget.bytes), default=math.inf)
+            ratios[budget.name] = max(cost, 1) / max(known[budget.name]["objective"], 1)
     return dict(sorted(ratios.items()))
 
 

@@ -77,22 +77,21 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Holds tensors from `start` to `stop - 1`, with the options of the part, or the parts that it consists of."""
+    """Holds tensors from `start` to `stop - 1`, with the options of the part."""
 
     start: int
     stop: int
-    options: tuple[Option, ...] = ()
-    parts: tuple[Part, ...] = ()
+    options: tuple[Option, ...]
 
 
 def within(instance: TensorInstance, budget: Budget, offer: ScorePlan) -> None:
     """Offers the plan of the highest program for each limit."""
     low, high = SCALES
     scale, planner = 1.0, Planner(instance, time.process_time() + LIMIT_S, of_peak=budget.of == "peak")
-    root = planner.root()
-    beside = planner.beside_bytes(root.parts)
+    parts = planner.highest_parts()
+    beside = planner.beside_bytes(parts)
     for _ in range(HALVINGS):
-        option = planner.chosen(root.parts, scale * budget.bytes - beside, Kind(NOTHING, asks=True))
+        option = planner.chosen(parts, scale * budget.bytes - beside, Kind(NOTHING, asks=True))
         if option is None:
             low = scale
         else:
@@ -128,14 +127,14 @@ class Planner:
                     self._asked[u] = True
         self._known = dict[tuple[object, ...], tuple[Option, ...]]()
 
-    def root(self) -> Part:
-        """Divides the tensors, and finds the options of all parts but the highest."""
+    def highest_parts(self) -> list[Part]:
+        """Divides the tensors, and finds the options of all parts but the whole; returns those of the highest level."""
         parts = [Part(start, stop, self._smallest_options(start, stop)) for start, stop in self._places()]
         while len(parts) > PARTS:
             size = min(PARTS, round(len(parts) ** 0.5))
             groups = [tuple(parts[i : i + size]) for i in range(0, len(parts), size)]
-            parts = [Part(g[0].start, g[-1].stop, self._larger_options(g), g) for g in groups]
-        return Part(0, len(self._instance), parts=tuple(parts))
+            parts = [Part(g[0].start, g[-1].stop, self._larger_options(g)) for g in groups]
+        return parts
 
     def _places(self) -> list[tuple[int, int]]:
         crossing, k = self._instance.crossing(self._instance.bytes), len(self._instance)
@@ -147,18 +146,18 @@ class Planner:
 
     def program(self, start: int, stop: int) -> PartProgram:
         """States the program of the tensors from `start` to `stop - 1`, those that a plan decides about."""
-        own, place = self._own(start, stop)
+        own = self._own(start, stop)
+        place = {p: i for i, p in enumerate(own)}
         reads = tuple((place[u], place[p]) for p in own for u in self._instance.operands[p] if u in place)
         asking = np.array([any(u < start and self._free[u] for u in self._instance.operands[p]) for p in own], np.bool_)
         columns = (self._instance.bytes, self._instance.cost, self._work, self._asked)
         return PartProgram(reads, self._read_until[own] >= stop, asking, *(column[own] for column in columns))
 
-    def _own(self, start: int, stop: int) -> tuple[list[int], dict[int, int]]:
-        own = [p for p in range(start, stop) if self._free[p]]
-        return own, {p: i for i, p in enumerate(own)}
+    def _own(self, start: int, stop: int) -> list[int]:
+        return [p for p in range(start, stop) if self._free[p]]
 
     def _smallest_options(self, start: int, stop: int) -> tuple[Option, ...]:
-        program, (own, _) = self.program(start, stop), self._own(start, stop)
+        program, own = self.program(start, stop), self._own(start, stop)
         if program.key not in self._known:
             options = [o for kind in KINDS for o in _spread(program.all_bytes, kind, program.within)]
             self._known[program.key] = _best(options)

@@ -54,7 +54,7 @@ class AllocatedPass:
         self.size: dict[Buffer, int] = {}
         self._facts = facts
         planned = PassUnits.of(scheduled, facts.freeable)
-        self._order = chosen_order(planned, only_inductors=facts.torchs_order)
+        self._order = chosen_order(planned, torchs_order=facts.torchs_order)
         self._planned_bytes = planned.alive_bytes(self._order)
         self._planned_peak = max(self._planned_bytes, default=0)
         self._inside = self._places()

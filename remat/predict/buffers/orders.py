@@ -36,12 +36,12 @@ def has_torchs_order(graph: Graph) -> bool:
     return TORCHS_ORDER.items() <= graph.meta.items()
 
 
-def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tuple[Unit, ...]:
+def chosen_order(pass_units: PassUnits, *, torchs_order: bool = False) -> tuple[Unit, ...]:
     """Returns the units in execution order.
 
     Args:
         pass_units: the kernels.
-        only_inductors: whether the two orders of `remat.pytorch.seam.kernel_order` are left out.
+        torchs_order: whether the kernels have the order that Inductor finds on its own.
     """
 
     def estimated(order: Sequence[Unit]) -> int:
@@ -49,7 +49,7 @@ def chosen_order(pass_units: PassUnits, *, only_inductors: bool = False) -> tupl
 
     heuristics = (_least_memory_first, _breadth_first, _depth_first)
     best = min((pass_units.units, *(sort(pass_units) for sort in heuristics)), key=estimated)
-    if not only_inductors:
+    if not torchs_order:
         ours = min((_each_when_ready(pass_units), pass_units.by_last_member()), key=estimated)
         best = ours if estimated(ours) < LOWER * estimated(best) else best
     return tuple(best)

@@ -41,15 +41,18 @@ def with_kernel_order(options: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def kernel_order(*, torchs_order: bool = False) -> Generator[None]:
     """Applies the pass to graphs that are lowered in the block; or leaves it out, even where it is set."""
-    config = internals("torch._inductor.config")
-    without = {_OPTION: None} if isinstance(getattr(config, _OPTION), KernelOrder) else {}
-    with config.patch(without if torchs_order else with_kernel_order({})):
+    without = {_OPTION: None} if _is_set() else {}
+    with internals("torch._inductor.config").patch(without if torchs_order else with_kernel_order({})):
         yield
 
 
 def meta_of_order() -> dict[str, str]:
     """Returns what `Graph.meta` says of the order of kernels under Inductor's settings: nothing if our pass is set."""
-    return {} if isinstance(getattr(internals("torch._inductor.config"), _OPTION), KernelOrder) else TORCHS_ORDER
+    return {} if _is_set() else TORCHS_ORDER
+
+
+def _is_set() -> bool:
+    return isinstance(getattr(internals("torch._inductor.config"), _OPTION), KernelOrder)
 
 
 @cache
