@@ -37,6 +37,8 @@ from remat.pytorch.seam.torch_names import updates_statistics, written_arguments
 
 _BACKWARD = "autograd_backward"
 """The key in `node.meta` by which the passes that recompute know the nodes of the backward pass."""
+_BACKWARD_OF_TORCH_2_11 = {"remat_pass_tag": "is_backward"}
+"""What the pass of torch 2.11 reads in `node.meta["custom"]` instead; without it, that pass recomputes nothing."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class MemoryPolicy:
             i = graph.index.get(node.name)
             if node in backward:
                 node.meta[_BACKWARD] = True
+                node.meta["custom"] = {**node.meta.get("custom", {}), **_BACKWARD_OF_TORCH_2_11}
             elif node.op == "call_function":
                 kept = offload if i is not None and choice.offloaded[i] else CheckpointPolicy.MUST_SAVE
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE if i is not None and again[i] else kept
