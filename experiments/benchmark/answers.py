@@ -64,6 +64,9 @@ class Answers:
     def offer(self, posed: Posed, answer: Answer) -> bool:
         """Takes an answer, and what follows from it for other budgets, if it is better than what is known.
 
+        Where its plan also fits another budget and costs less than the answer there, of saved bytes or of the peak, it
+        takes the place of that answer.
+
         Raises:
             Refused: `check.py` does not agree, or it contradicts what is known.
         """
@@ -72,7 +75,12 @@ class Answers:
         known = self.of(posed.name)
         old = known.get(answer["budget"])
         new = {**answer, "objective": verdict.objective}
-        best = spread(posed.budgets, {**known, answer["budget"]: merged(old, new)})
+        best = {**known, answer["budget"]: merged(old, new)}
+        for budget in posed.budgets:
+            fits = (verdict.peak if budget.of == "peak" else verdict.saved_bytes) <= budget.bytes
+            if fits and budget.name in best:
+                best[budget.name] = merged(best[budget.name], {**new, "budget": budget.name, "bound": 0})
+        best = spread(posed.budgets, best)
         if best == known:
             return False
         self._write(posed, best)
