@@ -78,7 +78,7 @@ class Answers:
         best = {**known, answer["budget"]: merged(old, new)}
         for budget in posed.budgets:
             fits = (verdict.peak if budget.of == "peak" else verdict.saved_bytes) <= budget.bytes
-            if fits and budget.name in best:
+            if fits and budget.name in best and new["objective"] < best[budget.name]["objective"]:
                 best[budget.name] = merged(best[budget.name], {**new, "budget": budget.name, "bound": 0})
         best = spread(posed.budgets, best)
         if best == known:
