@@ -284,9 +284,8 @@ def test_the_simple_searches_that_test_the_best_known_answers() -> None:
     assert f"random restarts beat {beaten} of {asked}, by {1 - best:.2%} at most" in stated
     assert counts["perturbed multipliers"][:2] == (0, 8)
     assert "and perturbed multipliers none of 8" in stated
-    open_rows = {case[1:] for case in simple_searches.cases()}
-    untested = open_rows - {(row["instance"], row["budget"]) for row in rows}
-    assert f"{len(untested)} of the {len(open_rows)} open rows are not yet tested" in stated
+    assert "So each open row was tested once" in stated
+    assert {case[1:] for case in simple_searches.cases()} <= {(row["instance"], row["budget"]) for row in rows}
     for row in won(rows):
         assert Answers(FOLDER / "answers").of(row[0]["instance"])[row[0]["budget"]]["objective"] <= row[0]["objective"]
 
