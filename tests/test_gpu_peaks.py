@@ -35,16 +35,18 @@ EVIDENCE = (ROOT / "docs" / "gpu_evidence.md").read_text()
 class Masked(nn.Module):
     """Two layers of attention that read one mask, which is computed of positions and documents, or of padding."""
 
-    def __init__(self, heads: int = 4, width: int = 32, *, padded: bool = False) -> None:
+    def __init__(self, heads: int = 4, width: int = 32, *, padded: bool = False, boolean: bool = False) -> None:
         super().__init__()
-        self.heads, self.padded = heads, padded
+        self.heads, self.padded, self.boolean = heads, padded, boolean
         self.layers = nn.ModuleList(nn.Linear(heads * width, 3 * heads * width) for _ in range(2))
 
     def forward(self, x: Tensor, documents: Tensor) -> Tensor:
         batch, length, _ = x.shape
         first = torch.arange(length, device=x.device)
         same = documents[:, None, :] > 0 if self.padded else documents[:, :, None] == documents[:, None, :]
-        mask = torch.where((first[:, None] >= first) & same, 0.0, -torch.inf)[:, None].expand(-1, self.heads, -1, -1)
+        mask = ((first[:, None] >= first) & same)[:, None]
+        if not self.boolean:
+            mask = torch.where(mask, 0.0, -torch.inf).expand(-1, self.heads, -1, -1)
         for layer in self.layers:
             q, k, v = layer(x).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
             x = x + F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).reshape(x.shape)
@@ -77,6 +79,18 @@ def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(
         predicted, written = predicted_and_written(graph, plan)
         assert predicted == written
     assert remat.timeline(graph, plans[0.0]).during_bytes.max() > 2 * 4 * length * length * 4
+
+
+@pytest.mark.parametrize("device", [None, "h200"])
+def test_each_call_of_attention_stores_a_mask_that_is_not_in_memory(device: str | None) -> None:
+    """A mask of booleans, as that of transformers, becomes numbers: an expression with one read."""
+    with FakeTensorMode():
+        step, x = Masked(padded=True, boolean=True), torch.randn(2, 256, 128, requires_grad=True)
+        documents = torch.zeros(2, 256, dtype=torch.int64)
+        ((graph, plans),) = torchs_plans(step, x, documents, budgets=(0.5, 0.0), device=device)
+    for plan in legal_plans(graph, plans).values():
+        predicted, written = predicted_and_written(graph, plan)
+        assert predicted == written
 
 
 class Checkpointed(nn.Module):

@@ -234,7 +234,8 @@ def attention(lowering: Lowering, call: Call) -> View | None:
 
     On GPUs, stored and aligned arguments stay as they are (`sdpa_constraint` of torch 2.11 and 2.13). A computed mask
     of one head is expanded by a copy before the backward pass of attention reads it: once, if it is in memory;
-    otherwise again for every call.
+    otherwise again for every call. A computed mask that is not expanded is stored by each call for itself, too
+    (`ExternKernel.require_strides`).
     """
     gpu = lowering.stores.backend.gpu
     for place, argument in enumerate([*call.args, *call.kwargs.values()]):
@@ -254,8 +255,10 @@ def attention(lowering: Lowering, call: Call) -> View | None:
         in_memory = expands and _is_realized(lowering, u)
         if in_memory:
             lowering.stores.store(view.box)
+        if view.is_whole and not _is_realized(lowering, u):
+            lowering.views[u] = lowering.stores.alone(view)
         if not stays_expanded:
-            lowering.views[u] = lowering.stores.in_order(view, strides)
+            lowering.views[u] = lowering.stores.in_order(lowering.views[u], strides)
         elif expands and not in_memory:
             lowering.views[u] = View(lowering.stores.copy(View.of_box(view.box)).box, view.shape, view.access)
         view.stored |= in_memory  # the compiler changes the box in place, so the next call accepts it

@@ -83,11 +83,15 @@ class Stores:
 
     def copy(self, view: View, strides: Shape | None = None) -> View:
         """Adds a loop that stores a value as the view shows it. A copy of a buffer computes no value."""
-        draft = Draft(self, set())
-        draft.take(view)
-        whole = draft.done(view.box.value, view.shape, view.box.itemsize)
+        whole = self.alone(view)
         self.store(whole.box, strides)
         return whole
+
+    def alone(self, view: View) -> View:
+        """Returns the value as an expression of its own: if a call stores it, other readers do not see that."""
+        draft = Draft(self, set())
+        draft.take(view)
+        return draft.done(view.box.value, view.shape, view.box.itemsize)
 
     def for_call(self, view: View) -> Buffer:
         """Returns the buffer that a call reads: the value's, if strides can describe the view; otherwise a copy."""
