@@ -55,6 +55,15 @@ def test_the_first_call_that_needs_gradients_warns_and_no_other(make: Callable[[
     assert [complaints(step, x) for _ in range(3)] == [1, 0, 0]
 
 
+def test_an_lstm_has_a_plan_if_dynamo_may_trace_it() -> None:
+    with torch._dynamo.config.patch(allow_rnn=True):
+        step = compiled(model := nn.LSTM(8, 8))
+        x = torch.randn(2, 3, 8, requires_grad=True)
+        (gradient,) = torch.autograd.grad(step(x)[0].square().sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(model(x)[0].square().sum(), x)[0])
+    assert step.report().graphs
+
+
 def test_a_function_is_watched_as_well() -> None:
     def loop(x: Tensor) -> Tensor:
         for _ in range(2):

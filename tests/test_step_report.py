@@ -24,7 +24,6 @@ from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.report import Report, log_plans_if_asked
-from remat.pytorch.seam import torch_settings
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import fresh_compilation
@@ -281,12 +280,28 @@ def test_a_budget_of_a_checkpointed_model_is_told_with_the_switch(is_checkpointe
 
 
 @pytest.mark.usefixtures("nothing_warned_of")
-def test_a_setting_that_changes_fusions_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The settings are new in torch 2.15; one that this torch has stands for them."""
-    monkeypatch.setattr(torch_settings, "_FUSION_GATES", ("max_fusion_size",))
-    step = remat.compile(Model(), cost_model=MemoryBudget("1MB"), codegen=False)
-    with pytest.warns(UserWarning, match=r"torch\._inductor\.config\.max_fusion_size is on"):
+@pytest.mark.parametrize("options", [{"max_fusion_size": 8}, {"cpp.max_horizontal_fusion_size": 2}, {}])
+def test_settings_that_predictions_do_not_know_are_told_by_their_names(options: dict[str, int]) -> None:
+    step = remat.compile(Model(), cost_model=MemoryBudget("1MB"), options=options)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         step(batch()).sum().backward()
+    told = [str(warning.message) for warning in warned if "not the default" in str(warning.message)]
+    assert len(told) == len(options)
+    assert all(f"torch._inductor.config.{name}: " in text for name, text in zip(options, told, strict=True))
+
+
+def test_the_first_line_tells_both_peaks_where_the_check_finds_another_one() -> None:
+    step = remat.compile(Model(), cost_model=MemoryBudget(0.9, of="peak"))
+    step(batch()).sum().backward()
+    (planned,) = step.report().graphs
+    first, *_ = str(step.report()).splitlines()
+    assert "Inductor's code" not in first
+    other = replace(planned, chosen=replace(planned.chosen, checked_peak_bytes=2 * planned.row["peak_bytes"]))
+    first = " ".join(str(Report((other,))).split())
+    share = planned.row["peak_bytes"] / planned.row["default_peak_bytes"]
+    size = human_bytes(planned.row["peak_bytes"])
+    assert f"peak {size}, {share:.0%} of it, as predicted, but {human_bytes(2 * planned.row['peak_bytes'])}" in first
 
 
 def test_a_warning_comes_from_the_first_rank_alone(monkeypatch: pytest.MonkeyPatch) -> None:

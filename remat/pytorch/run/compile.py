@@ -82,8 +82,9 @@ def compile(
     Returns:
         the compiled model; `step.report()` says what was chosen for each of its graphs. Choosing happens when torch
         compiles, at the first call; what goes wrong then is raised there. What Dynamo cannot trace runs eagerly,
-        without a plan, as under torch.compile: for example a graph break inside a loop, or nn.LSTM. If nothing of the
-        model was traced, the first call that needs gradients warns (see `remat.pytorch.run.eager_warning`).
+        without a plan, as under torch.compile: for example a graph break inside a loop, or nn.LSTM unless
+        `torch._dynamo.config.allow_rnn` is True. If nothing of the model was traced, the first call that needs
+        gradients warns (see `remat.pytorch.run.eager_warning`).
     """
     if model is None:
         options = {name: value for name, value in locals().items() if name not in ("model", "torch_compile_kwargs")}

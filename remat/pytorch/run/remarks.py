@@ -1,4 +1,4 @@
-"""Writes remarks about a plan: on a missed budget, on missing fusions, and on checkpoints that the model has."""
+"""Writes remarks about a plan: on a missed budget, on settings that predictions do not know, and on checkpoints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.device_timeline import timeline
 from remat.predict.in_flight import peak_in_flight
 from remat.problem.costmodel import CostModel
-from remat.pytorch.seam.torch_settings import fusion_gates
+from remat.pytorch.seam.torch_settings import unpredicted_settings
 from remat.words import human_bytes
 
 _WHY = {
@@ -37,10 +37,10 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
         if (default := default_plan(graph)) is not None:
             lines, calls = (timeline(graph, plan), timeline(graph, default)), cost_model.calls_in_flight
             told |= _missed_share("peak", share, *(peak_in_flight(graph, line, calls) for line in lines))
-    if gates := fusion_gates():
-        told["fusion"] = (
-            f"torch._inductor.config.{gates[0]} is on, so that TorchInductor leaves out fusions; predicted peaks and "
-            f"step times do not know it, the checked peak does"
+    if names := unpredicted_settings():
+        told["settings"] = (
+            f"torch._inductor.config.{', '.join(names)}: not the default, which predicted peaks and step times assume. "
+            f"The checked peak is that of the setting"
         )
     if (graph.must_recompute | graph.prefer_recompute).any():
         told["checkpointed"] = _CHECKPOINTED

@@ -10,6 +10,7 @@ import html
 import io
 import itertools
 import logging
+import math
 import os
 import re
 import textwrap
@@ -130,11 +131,15 @@ class Report:
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
         told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
         if len(rows) == 1:  # the peaks of several graphs cannot be added
-            peaks = (rows[0][f"{which}peak_bytes"] for which in ("", "default_", "checked_"))
-            told += f"; peak {_size_and_share(*peaks)} of it"
+            peak, default, checked = (rows[0][f"{which}peak_bytes"] for which in ("", "default_", "checked_"))
+            told += f"; peak {_size_and_share(peak, default)} of it"
+            if checked and peak and not math.isclose(checked, peak, rel_tol=0.02):
+                told += f", as predicted, but {human_bytes(checked)} by Inductor's code"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
-        ways = {"PyTorch's default": default, "every layer checkpointed": checkpointed}
+        ways = {"PyTorch's default": default}
+        if checkpointed != default:  # a model without layers has nothing to checkpoint
+            ways["every layer checkpointed"] = checkpointed
         if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
             yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
         missed = any(_MISSED.search(text) for one in self.graphs for text in one.messages)
@@ -356,12 +361,8 @@ def _total(rows: list[dict[str, Any]], *columns: str) -> float | None:
     return None if None in counts else sum(counts)
 
 
-# If the size was also checked, it is told; PyTorch's was not, so the share is that of the two predictions.
-def _size_and_share(count: float | None, default: float | None, checked: int | None = None) -> str:
-    if count is None:
-        return "unknown"
-    size = count if checked is None else checked
-    return f"{human_bytes(int(size))}, {f'{count / default:.0%}' if default else '-'}"
+def _size_and_share(count: float | None, default: float | None) -> str:
+    return "unknown" if count is None else f"{human_bytes(int(count))}, {f'{count / default:.0%}' if default else '-'}"
 
 
 def _size(count: int | None) -> str:

@@ -15,7 +15,10 @@ from torch import autograd, fx
 from remat.errors import RematError
 from remat.pytorch.seam.internals import internals
 
-DYNAMO_SKIPS = "functions with a graph break inside a loop, and nn.LSTM; TORCH_LOGS=graph_breaks says why"
+DYNAMO_SKIPS = (
+    "functions with a graph break inside a loop, and nn.LSTM unless torch._dynamo.config.allow_rnn is True; "
+    "TORCH_LOGS=graph_breaks says why"
+)
 """Examples of code that Dynamo silently runs eagerly, and where to find the reason."""
 
 

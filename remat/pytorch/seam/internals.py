@@ -71,6 +71,7 @@ USED: dict[str, tuple[str, ...]] = {
         "maybe_disable_comprehensive_padding",
     ),
     "torch._inductor.config": (
+        "_config",
         "_post_fusion_custom_pass",
         "fx_graph_cache",
         "fx_graph_remote_cache",

@@ -7,21 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter
 from typing import Any
 
 from remat.pytorch.seam.internals import internals
 
-# With these, TorchInductor leaves out fusions that raise the peak (torch 2.15). They are off by default.
-_FUSION_GATES = (
+_UNPREDICTED = (
+    # TorchInductor then leaves out fusions that raise the peak (torch 2.15).
     "fusion_memory_timeline_peak_memory_increase_gb",
     "fusion_memory_timeline_peak_memory_pct_threshold",
+    # Which loops share a kernel.
+    "max_fusion_size",
+    "cpp.max_horizontal_fusion_size",
+    "score_fusion_memory_threshold",
+    "max_fusion_buffer_group_pairwise_attempts",
+    "loop_ordering_after_fusion",
+    "combo_kernels",
+    # Which expressions are stored.
+    "realize_reads_threshold",
+    "realize_opcount_threshold",
+    "realize_acc_reads_threshold",
+    "unroll_reductions_threshold",
+    # Which buffers share memory.
+    "inplace_buffers",
+    "allow_buffer_reuse",
+    "memory_planning",
 )
+"""Settings of TorchInductor that change kernels or peaks; predictions assume their defaults."""
 
 
-def fusion_gates() -> list[str]:
-    """Returns the settings in force that make TorchInductor leave out fusions; predictions ignore them."""
+def unpredicted_settings() -> list[str]:
+    """Returns the settings in force that predictions do not know."""
     config = internals("torch._inductor.config")
-    return [name for name in _FUSION_GATES if getattr(config, name, None) is not None]
+    known = {name: config._config[name].default for name in _UNPREDICTED if name in config._config}
+    return [name for name, default in known.items() if attrgetter(name)(config) != default]
 
 
 def fresh_compilation() -> AbstractContextManager[None]:
