@@ -163,3 +163,25 @@ def test_kernels_of_rotary_positions_are_inductors(mode: str, device: str) -> No
     assert ("repeat" in plan.saved) == (mode == "conservative")
     predicted = kernels(graph, plan, backend="cpu" if device == "cpu" else "triton")
     assert facts(predicted) == facts(Scheduled(graph, device=device).kernels(plan))
+
+
+class Gated(nn.Module):
+    """Convolutions of sequences, gated by a half of their channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(nn.Conv1d(8, 16, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for convolution in self.convolutions:
+            x = x + nn.functional.glu(convolution(x), 1)
+        return x.exp().mean()
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_kernels_of_gates_are_inductors(plan: str, device: str) -> None:
+    graph = remat.capture(Gated(), torch.randn(4, 8, 64))
+    chosen = remat.solve(PLANS[plan].pose(graph)).plan
+    predicted = kernels(graph, chosen, backend="cpu" if device == "cpu" else "triton")
+    assert facts(predicted) == facts(Scheduled(graph, device=device).kernels(chosen))

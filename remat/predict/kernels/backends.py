@@ -41,7 +41,7 @@ class KernelBackend:
             return self
         return replace(
             self,
-            heavy=self.heavy & aten("exp sigmoid softplus silu"),
+            heavy=self.heavy & aten("exp sigmoid softplus silu glu"),
             max_reads=TRITON.max_reads,
             max_ops=TRITON.max_ops,
             two_step_variance=self.two_step_variance if release(torch) >= (2, 12) else UNROLLED - 1,
@@ -52,7 +52,7 @@ class KernelBackend:
 CPU = KernelBackend(
     name="cpu",
     gpu=False,
-    heavy=aten("exp log log10 log1p log2 sigmoid tanh softplus silu"),
+    heavy=aten("exp log log10 log1p log2 sigmoid tanh softplus silu glu"),
     max_reads=12,
     max_ops=50,
     two_step_variance=1024,

@@ -16,6 +16,7 @@ from remat.predict.kernels.library import (
 )
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
+    gated,
     mirrored,
     padded,
     patched,
@@ -74,6 +75,7 @@ _OWN: dict[str, Rule] = {
     "prims.inductor_lookup_seed": seed,
     "triton_kernel_wrapper_functional": triton_kernel,
     "aten.empty": uninitialized,
+    "aten.glu": gated,
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
     "prims._low_memory_max_pool_with_offsets": max_pool,
     **dict.fromkeys(VIEWS, view_operator),

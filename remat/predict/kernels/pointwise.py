@@ -22,7 +22,7 @@ from remat.predict.kernels.ir import Box, View, merged
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
-from remat.predict.kernels.view_maps import element, positive, view_access
+from remat.predict.kernels.view_maps import element, positive, sliced, view_access
 
 
 def pointwise(lowering: Lowering, call: Call) -> View:
@@ -66,6 +66,17 @@ def view_operator(lowering: Lowering, call: Call) -> View:
     if call.op in _RESHAPES:
         lowering.stores.settle_rows(of)
     return lowering.stores.take_view(of, call.shape, access)
+
+
+def gated(lowering: Lowering, call: Call) -> View:
+    """Lowers glu: one half of a dimension, times the sigmoid of the other half."""
+    of = lowering.first(call)
+    dim = positive(call.arg(1, "dim", -1), len(of.shape))
+    draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
+    for start in (0, call.shape[dim]):
+        dims, first = sliced(of.access[0], dim, of.shape[dim], start, call.shape[dim])
+        draft.take(lowering.stores.take_view(of, call.shape, (dims, of.access[1] + first)))
+    return draft.done(call.position, call.shape, call.itemsize)
 
 
 def restrided(lowering: Lowering, call: Call) -> View:

@@ -40,10 +40,11 @@ OPERATIONS: dict[str, int] = {
     **dict.fromkeys(aten("addcdiv addcmul clamp hardtanh leaky_relu lerp masked_fill remainder rsub"), 2),
     **dict.fromkeys(aten("elu gelu sigmoid_backward silu softplus tanh_backward threshold_backward"), 4),
     "prims._low_memory_max_pool_offsets_to_indices": 6,
+    "aten.glu": 2,
 }
 """Pointwise operators, with the operations that each adds to an expression, not counting constant arguments."""
 
-ELEMENTWISE = frozenset(OPERATIONS) - CONSTANTS - COUNTS - aten("copy floor_divide _to_copy")
+ELEMENTWISE = frozenset(OPERATIONS) - CONSTANTS - COUNTS - aten("copy floor_divide glu _to_copy")
 """The operators that torch marks as pointwise."""
 
 REDUCTIONS = aten("sum mean amax amin prod any all argmax argmin max min var var_mean")
