@@ -23,6 +23,12 @@ MISSING: dict[str, dict[str, str]] = {
         "test_marks_that_differ_fall_back_to_pytorchs_plan": "as above",
         "test_marks_are_part_of_the_key_of_torchs_cache": "as above",
         "test_marks_beside_a_cost_model_are_ignored_with_a_warning": "as above",
+        "test_results_of_attention_lie_in_memory_as_queries_do[order0-h100]": (
+            "Inductor of torch 2.11 copies a gradient before the backward pass of flash attention on a GPU; predictions "
+            "do not know it"
+        ),
+        "test_results_of_attention_lie_in_memory_as_queries_do[order1-h100]": "as above",
+        "test_results_of_attention_lie_in_memory_as_queries_do[order2-h100]": "as above",
         "test_random_plans_through_inductor[dropout]": (
             "`reorder_for_peak_memory` of torch 2.11 may swap two draws of random numbers, which are then not eager's; "
             "without it gradients are"

@@ -170,15 +170,20 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
     return contiguous_strides(call.shape) if own is None else own
 
 
-# Attention operators whose results have the heads next to the features in memory.
-_HEADS_INSIDE = "aten._scaled_dot_product_flash_attention_for_cpu"
+# Attention operators whose results have the strides of arguments: the place of the first of these. The result has those
+# of the queries; the gradients have those of queries, keys and values.
+_LIKE_ARGUMENTS = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": 0,
+    "aten._scaled_dot_product_flash_attention": 0,
+    "aten._scaled_dot_product_flash_attention_backward": 1,
+    "aten._scaled_dot_product_cudnn_attention": 0,
+    "aten._scaled_dot_product_cudnn_attention_backward": 1,
+}
 
-# The same, except for results without features, such as the logarithms of sums.
-_HEADS_INSIDE_ON_GPUS = (
-    "aten._scaled_dot_product_flash_attention",
-    "aten._scaled_dot_product_efficient_attention",
-    "aten._scaled_dot_product_cudnn_attention",
-)
+# Attention operators whose results have the heads next to the features in memory. On CPUs this is true for the
+# logarithms of sums, too, which have no features.
+_HEADS_INSIDE_ON_CPUS = "aten._scaled_dot_product_flash_attention_for_cpu"
+_HEADS_INSIDE = (_HEADS_INSIDE_ON_CPUS, "aten._scaled_dot_product_efficient_attention")
 
 
 def _of_element(call: Call, of: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
@@ -190,8 +195,12 @@ def _of_element(call: Call, of: Call, calls: list[Call], layouts: list[Shape]) -
         return layouts[parent][:dim] + layouts[parent][dim + 1 :]
     if _like_images(of, calls, layouts):
         return channels_last(call.shape)
-    inside = len(call.shape) >= 3 if of.op.startswith(_HEADS_INSIDE) else len(call.shape) == 4
-    if of.op.startswith((_HEADS_INSIDE, *_HEADS_INSIDE_ON_GPUS)) and inside:
+    if of.op in _LIKE_ARGUMENTS and len(call.shape) == 4:
+        like = of.args[_LIKE_ARGUMENTS[of.op] + call.args[1]]
+        if isinstance(like, Ref) and len(layouts[like.position]) == 4:
+            return in_order_of(call.shape, layouts[like.position])
+    inside = len(call.shape) >= (3 if of.op.startswith(_HEADS_INSIDE_ON_CPUS) else 4)
+    if of.op.startswith(_HEADS_INSIDE) and inside:
         swapped = (call.shape[0], call.shape[2], call.shape[1], *call.shape[3:])
         a, b, c, *rest = contiguous_strides(swapped)
         return (a, c, b, *rest)
