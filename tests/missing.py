@@ -24,8 +24,8 @@ MISSING: dict[str, dict[str, str]] = {
         "test_marks_are_part_of_the_key_of_torchs_cache": "as above",
         "test_marks_beside_a_cost_model_are_ignored_with_a_warning": "as above",
         "test_results_of_attention_lie_in_memory_as_queries_do[order0-h100]": (
-            "Inductor of torch 2.11 copies a gradient before the backward pass of flash attention on a GPU; predictions "
-            "do not know it"
+            "Inductor of torch 2.11 copies a gradient before the backward pass of flash attention on a GPU, which is "
+            "not predicted"
         ),
         "test_results_of_attention_lie_in_memory_as_queries_do[order1-h100]": "as above",
         "test_results_of_attention_lie_in_memory_as_queries_do[order2-h100]": "as above",
