@@ -29,6 +29,12 @@ MISSING: dict[str, dict[str, str]] = {
         ),
         "test_results_of_attention_lie_in_memory_as_queries_do[order1-h100]": "as above",
         "test_results_of_attention_lie_in_memory_as_queries_do[order2-h100]": "as above",
+        "test_checkpointed_attention_is_captured_for_a_gpu_without_one": (
+            "torch 2.11 asks for the generator of random numbers of the GPU, which is not there"
+        ),
+        "test_kernels_and_peaks_of_images_are_inductors[Joined-4-default]": (
+            "predictions have one kernel more than Inductor of torch 2.11, in the backward pass"
+        ),
         "test_random_plans_through_inductor[dropout]": (
             "`reorder_for_peak_memory` of torch 2.11 may swap two draws of random numbers, which are then not eager's; "
             "without it gradients are"
