@@ -256,7 +256,7 @@ def attention(lowering: Lowering, call: Call) -> View | None:
         if in_memory:
             lowering.stores.store(view.box)
         if view.is_whole and not _is_realized(lowering, u):
-            lowering.views[u] = lowering.stores.alone(view)
+            lowering.views[u] = lowering.stores.own_expression(view)
         if not stays_expanded:
             lowering.views[u] = lowering.stores.in_order(lowering.views[u], strides)
         elif expands and not in_memory:

@@ -83,11 +83,11 @@ class Stores:
 
     def copy(self, view: View, strides: Shape | None = None) -> View:
         """Adds a loop that stores a value as the view shows it. A copy of a buffer computes no value."""
-        whole = self.alone(view)
+        whole = self.own_expression(view)
         self.store(whole.box, strides)
         return whole
 
-    def alone(self, view: View) -> View:
+    def own_expression(self, view: View) -> View:
         """Returns the value as an expression of its own: if a call stores it, other readers do not see that."""
         draft = Draft(self, set())
         draft.take(view)
