@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat.predict.kernels import kernels
+from remat.predict.kernels.recorded_calls import calls_of
+from remat.predict.kernels.strides import eager_strides
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
@@ -212,3 +214,18 @@ def test_results_of_attention_lie_in_memory_as_queries_do(order: tuple[int, ...]
         with virtual_gpu(device) if device else nullcontext():
             assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
             assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_sums_of_cudnns_attention_lie_in_rows_whatever_the_order_of_queries() -> None:
+    """They have four dimensions, as the result has, which lies in memory as the queries do."""
+
+    def attending(q: Tensor) -> Tensor:
+        result, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(*[q.transpose(1, 2)] * 3, None, True)
+        return result.sum()
+
+    graph = remat.capture(attending, torch.randn(2, 8, 4, 16, dtype=torch.bfloat16, requires_grad=True), device="h100")
+    calls = calls_of(graph)
+    strides = dict(zip(graph.names, eager_strides(calls), strict=True))
+    sums = next(name for name, call in zip(graph.names, calls, strict=True) if call.shape == (2, 4, 8, 1))
+    assert strides["getitem"] == (512, 16, 64, 1)
+    assert strides[sums] == (32, 8, 1, 1)

@@ -170,14 +170,14 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
     return contiguous_strides(call.shape) if own is None else own
 
 
-# Attention operators whose results have the strides of arguments: the place of the first of these. The result has those
+# Attention operators whose first results have the strides of arguments, with the places of these: the result has those
 # of the queries; the gradients have those of queries, keys and values.
-_LIKE_ARGUMENTS = {
-    "aten._scaled_dot_product_flash_attention_for_cpu": 0,
-    "aten._scaled_dot_product_flash_attention": 0,
-    "aten._scaled_dot_product_flash_attention_backward": 1,
-    "aten._scaled_dot_product_cudnn_attention": 0,
-    "aten._scaled_dot_product_cudnn_attention_backward": 1,
+_LIKE_ARGUMENTS: dict[str, tuple[int, ...]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": (0,),
+    "aten._scaled_dot_product_flash_attention": (0,),
+    "aten._scaled_dot_product_flash_attention_backward": (1, 2, 3),
+    "aten._scaled_dot_product_cudnn_attention": (0,),
+    "aten._scaled_dot_product_cudnn_attention_backward": (1, 2, 3),
 }
 
 # Attention operators whose results have the heads next to the features in memory. On CPUs this is true for the
@@ -195,9 +195,10 @@ def _of_element(call: Call, of: Call, calls: list[Call], layouts: list[Shape]) -
         return layouts[parent][:dim] + layouts[parent][dim + 1 :]
     if _like_images(of, calls, layouts):
         return channels_last(call.shape)
-    if of.op in _LIKE_ARGUMENTS and len(call.shape) == 4:
-        like = of.args[_LIKE_ARGUMENTS[of.op] + call.args[1]]
-        if isinstance(like, Ref) and len(layouts[like.position]) == 4:
+    places = _LIKE_ARGUMENTS.get(of.op, ())
+    if call.args[1] < len(places):
+        like = of.args[places[call.args[1]]]
+        if isinstance(like, Ref) and len(layouts[like.position]) == len(call.shape):
             return in_order_of(call.shape, layouts[like.position])
     inside = len(call.shape) >= (3 if of.op.startswith(_HEADS_INSIDE_ON_CPUS) else 4)
     if of.op.startswith(_HEADS_INSIDE) and inside:
