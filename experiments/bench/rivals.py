@@ -66,10 +66,10 @@ def measure(case: tuple[str, str]) -> Iterator[dict[str, Any]]:
     yield from answered(posed, method, Answers(FOLDER / "answers").of(name))
 
 
-def answered(posed: Posed, method: str, known: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each budget that has an answer already."""
+def answered(posed: Posed, method: str, incumbents: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yields a row for each budget that has a best known answer, an incumbent."""
     instance = TensorInstance.of(posed.graph, posed.problem)
-    different = different_budgets(b for b in posed.budgets if b.name in known)
+    different = different_budgets(b for b in posed.budgets if b.name in incumbents)
     budgets = [b for b in different if method != "moccasin" or b.of == "peak"]
     for group in [budgets] if method in FOR_ALL_BUDGETS else [[budget] for budget in budgets]:
         start, best = time.process_time(), Best(instance, group)
@@ -77,7 +77,7 @@ def answered(posed: Posed, method: str, known: dict[str, dict[str, Any]]) -> Ite
         seconds = round(time.process_time() - start, 2)
         for budget in group:
             row = {"method": method, "instance": posed.name, "budget": budget.name, "values": len(posed.problem)}
-            objectives = {"known": known[budget.name]["objective"], "bound": known[budget.name]["bound"]}
+            objectives = {"known": incumbents[budget.name]["objective"], "bound": incumbents[budget.name]["bound"]}
             found = best.found.get(budget.name)
             answer = {} if found is None else checked(posed, budget, found[1], objectives["known"])
             why = "" if found else "no plan" if not best.plans else "no plan within the budget"
@@ -97,13 +97,13 @@ def _run(method: str, instance: TensorInstance, budget: Budget, best: Best) -> b
     return True
 
 
-def checked(posed: Posed, budget: Budget, choice: Choice, known: int) -> dict[str, Any]:
-    """Returns the cost of a plan by `check.py`, and what it saves if it costs less than the best known answer."""
+def checked(posed: Posed, budget: Budget, choice: Choice, incumbent: int) -> dict[str, Any]:
+    """Returns the cost of a plan by `check.py`, and what it saves if it costs less than the incumbent."""
     saved: list[int] = np.flatnonzero(choice.saved).tolist()
     verdict = check.check(posed.checked, {"budget": budget.name, "saved": saved})
     if verdict.complaints:
         raise ValueError(f"{budget.name}: {'; '.join(verdict.complaints)}")
-    return {"objective": verdict.objective} | ({"saved": saved} if verdict.objective < known else {})
+    return {"objective": verdict.objective} | ({"saved": saved} if verdict.objective < incumbent else {})
 
 
 def ratio(row: dict[str, Any], to: str = "known") -> float | None:

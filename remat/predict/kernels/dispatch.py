@@ -16,7 +16,7 @@ from remat.predict.kernels.library import (
 )
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
-    gated,
+    gated_linear_unit,
     mirrored,
     padded,
     patched,
@@ -75,7 +75,7 @@ _OWN: dict[str, Rule] = {
     "prims.inductor_lookup_seed": seed,
     "triton_kernel_wrapper_functional": triton_kernel,
     "aten.empty": uninitialized,
-    "aten.glu": gated,
+    "aten.glu": gated_linear_unit,
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
     "prims._low_memory_max_pool_with_offsets": max_pool,
     **dict.fromkeys(VIEWS, view_operator),

@@ -252,10 +252,11 @@ def attention(lowering: Lowering, call: Call) -> View | None:
             _, heads, rows, width = view.shape
             strides = (heads * rows * width, width, heads * width, 1)
         expands = gpu and prod(view.shape) > prod(view.box.shape)
-        in_memory = expands and _is_realized(lowering, u)
+        is_realized = _is_realized(lowering, u)
+        in_memory = expands and is_realized
         if in_memory:
             lowering.stores.store(view.box)
-        if view.is_whole and not _is_realized(lowering, u):
+        if view.is_whole and not is_realized:
             lowering.views[u] = lowering.stores.own_expression(view)
         if not stays_expanded:
             lowering.views[u] = lowering.stores.in_order(lowering.views[u], strides)

@@ -68,7 +68,7 @@ def view_operator(lowering: Lowering, call: Call) -> View:
     return lowering.stores.take_view(of, call.shape, access)
 
 
-def gated(lowering: Lowering, call: Call) -> View:
+def gated_linear_unit(lowering: Lowering, call: Call) -> View:
     """Lowers glu: one half of a dimension, times the sigmoid of the other half."""
     of = lowering.first(call)
     dim = positive(call.arg(1, "dim", -1), len(of.shape))

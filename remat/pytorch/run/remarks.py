@@ -40,7 +40,7 @@ def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str
     if names := unpredicted_settings():
         told["settings"] = (
             f"torch._inductor.config.{', '.join(names)}: not the default, which predicted peaks and step times assume. "
-            f"The checked peak is that of the setting"
+            f"A checked peak comes from Inductor's code, with the settings"
         )
     if (graph.must_recompute | graph.prefer_recompute).any():
         told["checkpointed"] = _CHECKPOINTED

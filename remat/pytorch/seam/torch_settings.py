@@ -39,8 +39,8 @@ _UNPREDICTED = (
 def unpredicted_settings() -> list[str]:
     """Returns the settings in force that predictions do not know."""
     config = internals("torch._inductor.config")
-    known = {name: config._config[name].default for name in _UNPREDICTED if name in config._config}
-    return [name for name, default in known.items() if attrgetter(name)(config) != default]
+    defaults = {name: config._config[name].default for name in _UNPREDICTED if name in config._config}
+    return [name for name, default in defaults.items() if attrgetter(name)(config) != default]
 
 
 def fresh_compilation() -> AbstractContextManager[None]:
