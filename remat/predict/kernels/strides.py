@@ -195,9 +195,10 @@ def _of_element(call: Call, of: Call, calls: list[Call], layouts: list[Shape]) -
         return layouts[parent][:dim] + layouts[parent][dim + 1 :]
     if _like_images(of, calls, layouts):
         return channels_last(call.shape)
-    places = _LIKE_ARGUMENTS.get(of.op, ())
-    if call.args[1] < len(places):
-        like = of.args[places[call.args[1]]]
+    # Elements of a user's kernel have names in place of numbers.
+    like_arguments = dict(enumerate(_LIKE_ARGUMENTS.get(of.op, ())))
+    if call.args[1] in like_arguments:
+        like = of.args[like_arguments[call.args[1]]]
         if isinstance(like, Ref) and len(layouts[like.position]) == len(call.shape):
             return in_order_of(call.shape, layouts[like.position])
     inside = len(call.shape) >= (3 if of.op.startswith(_HEADS_INSIDE_ON_CPUS) else 4)
