@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 
@@ -154,6 +155,29 @@ def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors
     assert any(op.startswith("aten.select_scatter") for op in graph.ops)
     plan = best_plan(graph)
     assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+def matrices(x: Tensor, w: Tensor) -> Tensor:
+    """The gradient of a sum is one number, which a product reads in place of a matrix."""
+    return (x.sin() @ w).sum()
+
+
+def every_other_column(x: Tensor, w: Tensor) -> Tensor:
+    return (x[..., ::2] @ w[..., ::2, ::2]).sin().mean()
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("f", [matrices, every_other_column])
+def test_products_read_copies_of_matrices_without_a_stride_of_one(
+    f: Callable[[Tensor, Tensor], Tensor], batch: tuple[int, ...], device: str
+) -> None:
+    graph = remat.capture(f, *(torch.zeros(*batch, n, 16, requires_grad=True) for n in (64, 16)))
+    plan, scheduled = best_plan(graph), Scheduled(graph, device=device)
+    predicted = kernels(graph, plan, backend="cpu" if device == "cpu" else "triton")
+    assert facts(predicted) == facts(scheduled.kernels(plan))
+    if device == "cpu":
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 
 @pytest.mark.parametrize("device", ["cpu", "h100"])
