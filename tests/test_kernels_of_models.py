@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments.models.save_everything import SaveEverything, plan_of
 from remat.predict.kernels import kernels
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.strides import eager_strides
@@ -178,6 +179,19 @@ def test_products_read_copies_of_matrices_without_a_stride_of_one(
     assert facts(predicted) == facts(scheduled.kernels(plan))
     if device == "cpu":
         assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_a_view_of_positions_that_is_returned_is_read_from_memory() -> None:
+    """Other expressions that read nothing are computed again by each reader."""
+
+    def rows(x: Tensor, w: Tensor, columns: Tensor) -> Tensor:
+        return ((x @ w)[torch.arange(4)[:, None], columns].square() @ w[:3]).sin().mean()
+
+    x, w = (torch.randn(n, 16, requires_grad=True) for n in (4, 16))
+    graph = remat.capture(rows, x, w, torch.randint(16, (4, 3)))
+    plan = plan_of(graph, SaveEverything())
+    assert "unsqueeze" in plan.saved
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
 
 
 @pytest.mark.parametrize("device", ["cpu", "h100"])
