@@ -181,6 +181,20 @@ def test_products_read_copies_of_matrices_without_a_stride_of_one(
         assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 
+def test_products_read_diagonals_where_they_lie() -> None:
+    """As in Longformer: rows of 24 elements lie in a padded matrix whose rows have 25."""
+
+    def diagonals(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        padded = nn.functional.pad(x @ w, (0, 9)).flatten(1)[:, :192].unflatten(1, (8, 24))[..., :23]
+        return (padded @ y).square().mean()
+
+    x, w, y = torch.randn(4, 8, 16), torch.randn(16, 16, requires_grad=True), torch.randn(4, 23, 16)
+    graph = remat.capture(diagonals, x, w, y)
+    plan = best_plan(graph)
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+    assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
 def test_gradients_lie_in_memory_as_what_is_returned() -> None:
     """Heads come before rows in the shape, but not in memory: a product reads their gradient without a copy."""
     x, w = torch.randn(32, 32), torch.randn(32, 32, requires_grad=True)

@@ -244,7 +244,12 @@ def memory_access(view: View) -> Access:
     """Returns where in the memory of its buffer a view reads."""
     buffer = view.box.buffer
     assert buffer is not None
-    return composed(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
+    strides = buffer.fix()
+    if (
+        strides == contiguous_strides(buffer.shape) and view.access[1] >= 0
+    ):  # rows of the view may begin within rows of the buffer
+        return view.access[0], view.access[1] + buffer.offset
+    return composed(view.access, (strided(buffer.shape, strides), buffer.offset))
 
 
 def _ordered(shape: Shape, strides_now: Shape, order: Shape) -> bool:
