@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments.models.save_everything import SaveEverything, plan_of
 from remat.predict.kernels import kernels
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.strides import eager_strides
@@ -153,6 +155,65 @@ def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors
     graph = remat.capture(lambda x: x.sin().select(2, 1).exp().sum(), x)
     assert any(op.startswith("aten.select_scatter") for op in graph.ops)
     plan = best_plan(graph)
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+def matrices(x: Tensor, w: Tensor) -> Tensor:
+    """The gradient of a sum is one number, which a product reads in place of a matrix."""
+    return (x.sin() @ w).sum()
+
+
+def every_other_column(x: Tensor, w: Tensor) -> Tensor:
+    return (x[..., ::2] @ w[..., ::2, ::2]).sin().mean()
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("f", [matrices, every_other_column])
+def test_products_read_copies_of_matrices_without_a_stride_of_one(
+    f: Callable[[Tensor, Tensor], Tensor], batch: tuple[int, ...], device: str
+) -> None:
+    graph = remat.capture(f, *(torch.zeros(*batch, n, 16, requires_grad=True) for n in (64, 16)))
+    plan, scheduled = best_plan(graph), Scheduled(graph, device=device)
+    predicted = kernels(graph, plan, backend="cpu" if device == "cpu" else "triton")
+    assert facts(predicted) == facts(scheduled.kernels(plan))
+    if device == "cpu":
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_products_read_diagonals_where_they_lie() -> None:
+    """As in Longformer: rows of 24 elements lie in a padded matrix whose rows have 25."""
+
+    def diagonals(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        padded = nn.functional.pad(x @ w, (0, 9)).flatten(1)[:, :192].unflatten(1, (8, 24))[..., :23]
+        return (padded @ y).square().mean()
+
+    x, w, y = torch.randn(4, 8, 16), torch.randn(16, 16, requires_grad=True), torch.randn(4, 23, 16)
+    graph = remat.capture(diagonals, x, w, y)
+    plan = best_plan(graph)
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+    assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_gradients_lie_in_memory_as_what_is_returned() -> None:
+    """Heads come before rows in the shape, but not in memory: a product reads their gradient without a copy."""
+    x, w = torch.randn(32, 32), torch.randn(32, 32, requires_grad=True)
+    graph = remat.capture(lambda x, w: (x @ w).view(2, 16, 4, 8).transpose(1, 2), x, w)
+    plan = best_plan(graph)
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+    assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_a_view_of_positions_that_is_returned_is_read_from_memory() -> None:
+    """Other expressions that read nothing are computed again by each reader."""
+
+    def rows(x: Tensor, w: Tensor, columns: Tensor) -> Tensor:
+        return ((x @ w)[torch.arange(4)[:, None], columns].square() @ w[:3]).sin().mean()
+
+    x, w = (torch.randn(n, 16, requires_grad=True) for n in (4, 16))
+    graph = remat.capture(rows, x, w, torch.randint(16, (4, 3)))
+    plan = plan_of(graph, SaveEverything())
+    assert "unsqueeze" in plan.saved
     assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
 
 

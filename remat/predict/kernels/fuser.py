@@ -37,6 +37,7 @@ from remat.predict.kernels.strides import (
     same_layout,
     strides_after,
     turning_images,
+    with_tangents,
 )
 from remat.predict.kernels.triton_schedule import TritonScheduler
 from remat.predict.kernels.unfused import unfused_kernels
@@ -105,7 +106,9 @@ class Fuser:
         self._facts = StorageFacts.of(graph)
         self._calls = calls_of(graph)
         self._weights = [rules.Weight.of(call) for call in self._calls]
-        self._strides = eager_strides(self._calls)
+        tangents = np.flatnonzero(graph.in_tangents & graph.leaf).tolist()
+        outputs = np.flatnonzero(graph.output).tolist()
+        self._strides = with_tangents(self._calls, eager_strides(self._calls), tangents, outputs)
         self._last = channels_last_values(self._calls, graph.in_tangents.tolist())
         self._rules = rules_of(self._calls, graph.fusible.tolist(), graph.view.tolist())
         self._rewrites = Rewrites.of(self._calls, graph.view.tolist(), graph.base.tolist(), self.backend)

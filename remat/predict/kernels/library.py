@@ -39,8 +39,10 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
     """Adds a library call and returns its result, or None for a tuple, whose elements are lowered later.
 
     Args:
-        other_values: positions of other values that the call computes.
+        other_values: positions of other values that the call computes: of the product, if the call adds to it.
     """
+    if call.op in rules.PRODUCTS or other_values:
+        arguments = [lowering.stores.for_product(view) for view in arguments]
     reads: Reads = {(lowering.stores.for_call(view), ((), 0)): 1 for view in arguments}
     views = tuple(map(_as_argument, arguments))
     at, unaligned = frozenset({call.position, *other_values}), call.op not in rules.ALIGNED

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
@@ -89,6 +90,7 @@ class Lowering:
         if uses.exact[v]:
             if not view.is_whole:
                 view = stores.in_order(view, self._required_strides(v))
+                view.stored |= not view.is_whole and view.box.buffer is not None and prod(view.shape) > 1
             elif view.shape:
                 view = stores.exactly(view, self._required_strides(v))
         if uses.readers[v] > 1:

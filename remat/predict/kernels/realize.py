@@ -101,6 +101,15 @@ class Stores:
         self._settle_whole(view)
         return buffer if layout(view) is not None else self.store(self.copy(view).box)
 
+    def for_product(self, view: View) -> View:
+        """Returns what a matrix product reads: a copy where no stride is 1, as of one number that is expanded."""
+        buffer = self.store(view.box)
+        if view.is_whole and buffer.strides is None:
+            return view
+        self._settle_whole(view)
+        strides = layout(view)  # that of a dimension of one element is unknown, and may be 1
+        return view if strides is None or 1 in (*strides, *view.shape[-2:]) else self.copy(view)
+
     # As `ExternKernel.convert_to_reinterpret_view`.
     def _settle_whole(self, view: View) -> None:
         buffer = view.box.buffer
@@ -235,7 +244,12 @@ def memory_access(view: View) -> Access:
     """Returns where in the memory of its buffer a view reads."""
     buffer = view.box.buffer
     assert buffer is not None
-    return composed(view.access, (strided(buffer.shape, buffer.fix()), buffer.offset))
+    strides = buffer.fix()
+    if (
+        strides == contiguous_strides(buffer.shape) and view.access[1] >= 0
+    ):  # rows of the view may begin within rows of the buffer
+        return view.access[0], view.access[1] + buffer.offset
+    return composed(view.access, (strided(buffer.shape, strides), buffer.offset))
 
 
 def _ordered(shape: Shape, strides_now: Shape, order: Shape) -> bool:

@@ -59,6 +59,9 @@ NEEDS_REALIZED = aten(
 CALLED_BY_NAME = aten("addmm") | {"placeholder"}
 """Calls that are no fallbacks, and whose arguments are stored only when the call is lowered."""
 
+PRODUCTS = aten("mm addmm bmm baddbmm _int_mm")
+"""Matrix products, whose arguments must have a stride of 1 (`mm_args`)."""
+
 ALIGNED = aten("mm addmm bmm baddbmm add _int_mm convolution") | {"triton_kernel_wrapper_functional"}
 """Calls with aligned results; the results of other calls are in `GraphLowering.unaligned_buffers`."""
 

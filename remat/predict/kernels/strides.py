@@ -1,7 +1,7 @@
 """Infers the strides that eager PyTorch would give each value; a graph does not record them.
 
 They decide which copies are made: of the outputs of a pass, and of inputs that a library needs in another order.
-Inputs, tangents and values without a rule count as contiguous.
+Inputs and values without a rule count as contiguous.
 """
 
 from __future__ import annotations
@@ -35,6 +35,24 @@ def strides_after(calls: list[Call], eager: list[Shape], other_strides: Mapping[
             if strides[v] != eager[v] or (call.is_tuple and after_changes):
                 changed.add(v)
     return strides
+
+
+def with_tangents(
+    calls: list[Call], eager: list[Shape], tangents: Sequence[int], outputs: Sequence[int]
+) -> list[Shape]:
+    """Returns the strides of all values where each tangent lies in memory as the first output to which it may belong.
+
+    AOTAutograd copies a tangent that has another layout.
+    """
+    free, of_tangents = list(outputs), dict[int, Shape]()
+    for v in tangents:
+        call = calls[v]
+        for u in free:
+            if (calls[u].shape, calls[u].dtype) == (call.shape, call.dtype):
+                free.remove(u)
+                of_tangents[v] = _elementwise(call.shape, [(call.shape, eager[u])])
+                break
+    return strides_after(calls, eager, of_tangents)
 
 
 def channels_last(shape: Shape) -> Shape:
