@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments.models.save_everything import SaveEverything, plan_of
 from remat.predict.kernels import kernels
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.strides import eager_strides
@@ -165,6 +166,21 @@ def test_kernels_of_rotary_positions_are_inductors(mode: str, device: str) -> No
     assert ("repeat" in plan.saved) == (mode == "conservative")
     predicted = kernels(graph, plan, backend="cpu" if device == "cpu" else "triton")
     assert facts(predicted) == facts(Scheduled(graph, device=device).kernels(plan))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 8, 8), (2, 1, 4, 8, 8)])
+def test_computed_images_of_one_channel_lie_side_by_side_as_channels_last_ones(shape: tuple[int, ...]) -> None:
+    """So do values that are stacked along their second dimension. What is saved is a copy in eager's order."""
+
+    def joined(x: Tensor) -> Tensor:
+        y = x.sin()
+        return torch.cat([y, 1 - y], 1).log().square().sum()
+
+    graph = remat.capture(joined, torch.rand(shape, requires_grad=True))
+    plan = plan_of(graph, SaveEverything())
+    assert "cat" in plan.saved
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+    assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 
 class Gated(nn.Module):
