@@ -228,6 +228,40 @@ def test_kernels_of_rotary_positions_are_inductors(mode: str, device: str) -> No
     assert facts(predicted) == facts(Scheduled(graph, device=device).kernels(plan))
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 8, 8), (2, 1, 4, 8, 8)])
+def test_computed_images_of_one_channel_lie_side_by_side_as_channels_last_ones(shape: tuple[int, ...]) -> None:
+    """So do values that are stacked along their second dimension. What is saved is a copy in eager's order."""
+
+    def joined(x: Tensor) -> Tensor:
+        y = x.sin()
+        return torch.cat([y, 1 - y], 1).log().square().sum()
+
+    graph = remat.capture(joined, torch.rand(shape, requires_grad=True))
+    plan = plan_of(graph, SaveEverything())
+    assert "cat" in plan.saved
+    assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+    assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+class Stem(nn.Module):
+    """The first layers of many networks of images: a padded maximum of what no batch norm stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, 2, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.max_pool2d(self.convolution(x).relu(), 3, 2, 1).sin().square().mean()
+
+
+@pytest.mark.parametrize("plan", ["everything", "least"])
+def test_a_padded_maximum_shares_a_kernel_with_its_places_as_in_inductor(plan: str) -> None:
+    """Both are walked in the order in which the image lies in memory, also at windows that begin outside of it."""
+    graph = remat.capture(Stem(), torch.randn(2, 3, 16, 16))
+    chosen = plan_of(graph, SaveEverything()) if plan == "everything" else remat.solve(MemoryBudget(0).pose(graph)).plan
+    assert facts(kernels(graph, chosen)) == facts(Scheduled(graph).kernels(chosen))
+
+
 class Gated(nn.Module):
     """Convolutions of sequences, gated by a half of their channels."""
 

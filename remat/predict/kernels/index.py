@@ -280,6 +280,14 @@ def _piece(n: int, s: int, row: Digits, weights: Shape, room: list[int]) -> list
     return pieces
 
 
+# Where only the first position is beyond what the digits can express, as in padded windows, the steps are known.
 def _opaque_access(outer: Access, inner: Access) -> Access:
-    sizes = [prod(n for n, _ in digits) for digits in outer[0]]
-    return tuple(opaque(n, outer, inner, i) if outer[0][i] else () for i, n in enumerate(sizes)), 0
+    dims, start = outer
+    steps = composed((dims, 0), inner)[0] if start and not is_runtime_position(start) else ((),) * len(dims)
+    maps: list[Digits] = []
+    for i, (digits, step) in enumerate(zip(dims, steps, strict=True)):
+        size = prod(n for n, _ in digits)
+        known = len(step) == 1 and step[0][1] >= 0
+        unknown = uneven(size, step[0][1], outer, inner, i) if known else opaque(size, outer, inner, i)
+        maps.append(unknown if digits else ())
+    return tuple(maps), 0

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
-from remat.predict.kernels.index import Shape, contiguous_strides
+from remat.predict.kernels.index import Shape, contiguous_strides, strides_in
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.reductions import reduced_over
-from remat.predict.kernels.strides import channels_last, in_order_of
+from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
 from remat.predict.kernels.view_maps import positive
 
 
@@ -355,18 +355,28 @@ def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: in
     return draft.done(call.position, call.shape, call.itemsize)
 
 
-# As `ConcatKernel.create`: the layout follows the parts in memory; without any, eager's strides.
+# As `ConcatKernel.create`: the layout follows the parts in memory; without any, eager's strides. Strides of dimensions
+# with one element do not count: without parts in memory, images of one channel are channels-last, too.
 def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Shape:
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:
-        last = any(buffer.strides is not None and _channels_last(part) for part, buffer in stored)
-    else:
         last = any(
-            lowering.stores.strides[u] == channels_last(lowering.views[u].shape)
-            for u in call.refs
-            if u in lowering.views
+            buffer.strides is not None and part.shape[1:2] != (1,) and _lies_last(part.shape, layout(part))
+            for part, buffer in stored
         )
-    return channels_last(call.shape) if last else contiguous_strides(call.shape)
+    else:
+        shapes = [(u, lowering.views[u].shape) for u in call.refs if u in lowering.views]
+        last = any(_lies_last(shape, lowering.stores.strides[u]) for u, shape in shapes)
+    return _turned(call.shape) if last else contiguous_strides(call.shape)
+
+
+def _lies_last(shape: Shape, strides: Shape | None) -> bool:
+    return len(shape) in (4, 5) and strides is not None and same_layout(shape, strides, _turned(shape))
+
+
+# The strides of channels-last images or volumes.
+def _turned(shape: Shape) -> Shape:
+    return strides_in([1, *reversed(range(2, len(shape))), 0], shape)
 
 
 def _channels_last(view: View) -> bool:
