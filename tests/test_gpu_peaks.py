@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import remat
 from experiments.accuracy.cuda_allocator import CachingAllocator
 from experiments.models.measured_models import thin_llama
+from experiments.models.save_everything import SaveEverything, plan_of
 from remat.predict.buffers.workspaces import gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.predict.time.known_devices import find_device
@@ -79,6 +80,25 @@ def test_a_mask_that_the_backward_pass_computes_is_copied_for_every_head(
         predicted, written = predicted_and_written(graph, plan)
         assert predicted == written
     assert remat.timeline(graph, plans[0.0]).during_bytes.max() > 2 * 4 * length * length * 4
+
+
+def test_a_loss_over_many_classes_is_overwritten_or_written_twice_as_inductors_code_does() -> None:
+    """With 4,096 classes a kernel runs several loops over a row.
+
+    Under the plan that saves little, the gradient overwrites the logits. Both are accessed by loops that Inductor joins
+    after it has fused them. Under the plan that saves everything, a later loop reads what an earlier one has written.
+    """
+    head = nn.Linear(64, 4096, bias=False, dtype=torch.bfloat16)
+
+    def step(x: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(head(x).float().flatten(0, 1), labels.flatten())
+
+    with FakeTensorMode():
+        x = torch.randn(4, 256, 64, dtype=torch.bfloat16, requires_grad=True)
+        ((graph, plans),) = torchs_plans(step, x, torch.zeros(4, 256, dtype=torch.int64), budgets=(0.0,), device="h200")
+    for plan in (plans[0.0], plan_of(graph, SaveEverything())):
+        predicted, written = predicted_and_written(graph, plan)
+        assert predicted == written
 
 
 @pytest.mark.parametrize("device", [None, "h200"])

@@ -15,6 +15,7 @@ from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.loops import Nest
+from remat.predict.kernels.triton_loops import merged_loops
 
 # Operators that write into a given output buffer; "add" is a sum that includes a product.
 _WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
@@ -168,9 +169,9 @@ class AllocatedPass:
                     over = self._over.get(over)  # it stays within the kernel
                 self._allocate(self.memory(buffer), at, over)
 
-    # Whether another group, or another part of this group, reads the buffer.
+    # Whether another group, or another part or a later loop of this group, reads the buffer.
     def _is_stored(self, buffer: Buffer, group: LoopGroup) -> bool:
-        if self.scheduled.scheduler.is_needed_outside(buffer, group):
+        if self.scheduled.scheduler.is_needed_outside(buffer, group) or buffer in group.read_in_later_loops:
             return True
         return self._crosses(buffer, group) and not self._is_local(buffer, group)
 
@@ -204,7 +205,7 @@ class AllocatedPass:
                 and not self.scheduled.scheduler.readers(old) & ~before
                 and _LEAST_SHARE * old.bytes <= buffer.bytes <= old.bytes
                 and self._dtype(old) == self._dtype(buffer)
-                and sum(other[0] is old for other in group.deps) == 1
+                and len({(merged_loops(dims), start) for read, dims, start in group.deps if read is old}) == 1
             ):
                 return old
         return None

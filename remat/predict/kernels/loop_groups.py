@@ -48,6 +48,11 @@ class LoopGroup:
     def parts(self) -> list[LoopGroup]:
         return self._parts or [self]
 
+    @property
+    def read_in_later_loops(self) -> frozenset[Buffer]:
+        """Returns what a loop of the kernel writes and a later one reads from memory; a backend may know of some."""
+        return frozenset()
+
     def shared_bytes(self, other: LoopGroup) -> int:
         """Returns the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
         return sum(self.deps[dep] for dep in self.deps.keys() & other.deps.keys())

@@ -13,6 +13,9 @@ from remat.predict.kernels.loops import Dep
 from remat.predict.kernels.tiles import fits, tiling
 from remat.predict.kernels.triton_loops import TritonNest, by_stride, merged_loops, order_to_match
 
+# A kernel holds so many reduced points of a row at once, where they are next to each other in memory or not.
+_HELD, _HELD_ACROSS = 1024, 64
+
 
 class TritonGroup(LoopGroup):
     """Holds nests that share a Triton kernel.
@@ -46,11 +49,33 @@ class TritonGroup(LoopGroup):
         first = whole[0] if whole else None
         return first if first is not None and None not in whole else (self.kept, self.reduced_points)
 
+    @cached_property
+    def read_in_later_loops(self) -> frozenset[Buffer]:
+        """Returns what a loop over the reduced points writes and a later one reads, so that it goes through memory.
+
+        What needs the result of a reduction runs in a later loop (`SIMDScheduling.generate_node_schedule`), unless the
+        kernel holds all reduced points of a row (`should_use_persistent_reduction`).
+        """
+        is_across = any(nest.loop.across for nest in self.nests if nest.is_reduction)
+        if self.reduced_points <= (_HELD_ACROSS if is_across else _HELD):
+            return frozenset()
+        current, results, writers, read = 0, 0, dict[Buffer, int](), set[Buffer]()
+        for nest in self.nests:
+            is_inside = nest.is_reduction or nest.points != self.kept
+            if results and (not is_inside or nest.ancestors & results):
+                current, results = current + 1, 0
+            if nest.is_reduction:
+                results |= 1 << nest.index
+            if is_inside:
+                read |= {dep[0] for dep in nest.reads if writers.get(dep[0], current) < current}
+                writers |= {dep[0]: current for dep in nest.writes if not nest.is_reduction}
+        return frozenset(read)
+
     def shared_elements(self, other: TritonGroup) -> int:
         return sum(size // dep[0].itemsize for dep, size in self.deps.items() if dep in other.deps)
 
     def set_nests(self, nests: list[TritonNest]) -> None:
-        for name in ("tiling", "last_access", "extent"):
+        for name in ("tiling", "last_access", "extent", "read_in_later_loops"):
             self.__dict__.pop(name, None)
         TritonGroup.__init__(self, nests, self._writer_of)
 
