@@ -575,6 +575,13 @@ def places(dims: tuple[tuple[tuple[int, int], ...], ...], start: int = 0) -> lis
     return found
 
 
+def test_a_digit_of_unknown_steps_that_is_read_whole_leaves_the_other_steps_known() -> None:
+    """As pairs of features that exchange places in rotary positions: the order of loops depends on the known steps."""
+    pairs = ((((4, 8),), ((4, 2), (2, -7))), 1)
+    heads = strided((2, 2, 8), (16, 8, 1))
+    assert composed((heads, 0), pairs) == ((((2, 16),), ((2, 8),), ((4, 2), (2, -7))), 1)
+
+
 @given(data=st.data(), shape=st.lists(_SIZES, min_size=1, max_size=4))
 def test_reading_one_index_map_through_another_composes_them(data: st.DataObject, shape: list[int]) -> None:
     """Permuted, then reshaped, then read in a layout of its own: element by element, or said to be unknown."""

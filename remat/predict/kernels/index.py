@@ -269,7 +269,7 @@ def _piece(n: int, s: int, row: Digits, weights: Shape, room: list[int]) -> list
             pieces.append((n, stride * step))
             room[k] += (n - 1) * step
             return pieces
-        if size % step or n % (size // step) or stride < 0:
+        if size % step or n % (size // step) or (stride < 0 and step > 1):
             return None
         here = size // step
         pieces.append((here, stride * step))
