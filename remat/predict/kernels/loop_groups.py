@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import prod
 
 from remat.predict.kernels.ir import Buffer
@@ -48,7 +49,7 @@ class LoopGroup:
     def parts(self) -> list[LoopGroup]:
         return self._parts or [self]
 
-    @property
+    @cached_property
     def read_in_later_loops(self) -> frozenset[Buffer]:
         """Returns what a loop of the kernel writes and a later one reads from memory; a backend may know of some."""
         return frozenset()
