@@ -284,7 +284,9 @@ def test_the_simple_searches_that_test_the_best_known_answers() -> None:
     assert f"random restarts beat {beaten} of {asked}, by {1 - best:.2%} at most" in stated
     assert counts["perturbed multipliers"][:2] == (0, 8)
     assert "and perturbed multipliers none of 8" in stated
-    assert "So each open row was tested once" in stated
+    beaten, asked, best = counts["tabu over layers, again"]
+    assert f"a second minute of tabu search for each row beat {beaten} of {asked}, by {1 - best:.2%} at most" in stated
+    assert len(ratios["tabu over layers"]) == asked
     assert {case[1:] for case in simple_searches.cases()} <= {(row["instance"], row["budget"]) for row in rows}
     for row in won(rows):
         assert Answers(FOLDER / "answers").of(row[0]["instance"])[row[0]["budget"]]["objective"] <= row[0]["objective"]

@@ -1,6 +1,6 @@
 """Answers the benchmark by methods of other papers: `python -m experiments.bench.rivals`.
 
-A row is a method, an instance (so far those of the release 2026.1 but the largest), and a budget. Budgets that are
+A row is a method, an instance (so far all but the largest, `deepnet-500`), and a budget. Budgets that are
 equal in bytes have one row. The methods are in `experiments.rivals`; the text at the top of each file says what was
 changed, so that a method answers the question of the benchmark: each value is computed at most twice, the second time
 where the backward pass reads it first.
