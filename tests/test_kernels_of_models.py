@@ -324,3 +324,17 @@ def test_sums_of_cudnns_attention_lie_in_rows_whatever_the_order_of_queries() ->
     sums = next(name for name, call in zip(graph.names, calls, strict=True) if call.shape == (2, 4, 8, 1))
     assert strides["getitem"] == (512, 16, 64, 1)
     assert strides[sums] == (32, 8, 1, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_parts_of_a_sum_over_rows_are_in_single_precision(dtype: torch.dtype) -> None:
+    """A GPU sums the rows of a weight's gradient in parts, and then adds the parts."""
+
+    def scaled(x: Tensor, weight: Tensor) -> Tensor:
+        return (x * weight).float().square().sum()
+
+    rows, weight = torch.randn(512, 256, dtype=dtype), torch.randn(256, dtype=dtype, requires_grad=True)
+    graph = remat.capture(scaled, rows, weight, device="h100")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))

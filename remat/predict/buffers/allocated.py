@@ -11,6 +11,7 @@ from math import prod
 
 from remat.predict.buffers.orders import chosen_order
 from remat.predict.buffers.units import PassUnits, Unit
+from remat.predict.kernels import rules
 from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
@@ -262,4 +263,5 @@ class AllocatedPass:
         return self._dtype(buffer), buffer.bytes
 
     def _dtype(self, buffer: Buffer) -> str:
-        return self._facts.dtypes[buffer.value]
+        dtype = self._facts.dtypes[buffer.value]
+        return "float32" if dtype in rules.HALF and buffer.itemsize == 4 else dtype

@@ -11,10 +11,8 @@ from remat.facts.columns import BoolArray, IntArray
 from remat.predict.kernels.backends import KernelBackend
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.rules import ELEMENTWISE
+from remat.predict.kernels.rules import ELEMENTWISE, HALF
 from remat.predict.kernels.strides import same_layout
-
-_HALF = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,7 @@ class Rewrites:
                 copies[v] = call.sources[0]
             elif call.op == "aten.add" and (pairs := _products(call, calls)):
                 sums[v] = pairs
-        apart = [call for call in calls if backend.gpu and call.op == "aten.addmm" and call.dtype not in _HALF]
+        apart = [call for call in calls if backend.gpu and call.op == "aten.addmm" and call.dtype not in HALF]
         biased = frozenset(call.position for call in apart)
         ops = [call.op for call in calls]
         through = [view or op == "getitem" for view, op in zip(views, ops, strict=True)]

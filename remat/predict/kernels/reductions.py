@@ -109,7 +109,8 @@ def _first_parts(lowering: Lowering, loop: Loop, results: int, parts: int, like:
     reads: Reads = {(buffer, cut(access)): times for (buffer, access), times in loop.reads.items()}
     indices = tuple(cut(index) for index in loop.indices)
     # A variance in parts is a mean, a sum of squares, and a count.
-    partial = [Buffer(like.value, sizes, like.itemsize) for _ in range(3 if how.startswith("var") else results)]
+    itemsize = 4 if lowering.stores.calls[like.value].dtype in rules.HALF else like.itemsize
+    partial = [Buffer(like.value, sizes, itemsize) for _ in range(3 if how.startswith("var") else results)]
     unsplit = (prod(loop.sizes), prod(loop.reduced))
     _reduce(lowering, Loop(loop.values, reads, [], sizes, (size,), indices), partial, how, unsplit)
     whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in partial}

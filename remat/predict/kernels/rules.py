@@ -92,6 +92,9 @@ MAX_ATTEMPTS = 64
 ROUNDS = 10
 """The number of fusion rounds; a constant in `Scheduler.fuse_nodes`."""
 
+HALF = ("bfloat16", "float16")
+"""Parts of a reduction of such numbers are kept in single precision (`Reduction.create_multilayer_helper`)."""
+
 
 Number: TypeAlias = "float | tuple[int, int]"
 """A constant, which an expression counts once: a number, or a position (index of the argument, value)."""
