@@ -8,6 +8,7 @@ kernel reads each row once for both, and sums columns in parts. Source: `MixOrde
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import prod
 
 from remat.predict.kernels.ir import Buffer
@@ -27,6 +28,11 @@ class MixedGroup(TritonGroup):
     def __init__(self, rows: TritonGroup, columns: TritonGroup, writer_of: Mapping[Buffer, int]) -> None:
         super().__init__([*rows.nests, *columns.nests], writer_of)
         self.rows, self.columns = rows, columns
+
+    @cached_property
+    def read_in_later_loops(self) -> frozenset[Buffer]:
+        """Returns nothing: the kernel holds whole rows (`override_persistent_reduction`)."""
+        return frozenset()
 
     def too_many_reads(self, other: TritonGroup) -> bool:
         nests = (*self.nests, *other.nests)

@@ -245,9 +245,8 @@ def memory_access(view: View) -> Access:
     buffer = view.box.buffer
     assert buffer is not None
     strides = buffer.fix()
-    if (
-        strides == contiguous_strides(buffer.shape) and view.access[1] >= 0
-    ):  # rows of the view may begin within rows of the buffer
+    # Rows of the view may begin within rows of the buffer.
+    if strides == contiguous_strides(buffer.shape) and view.access[1] >= 0:
         return view.access[0], view.access[1] + buffer.offset
     return composed(view.access, (strided(buffer.shape, strides), buffer.offset))
 
