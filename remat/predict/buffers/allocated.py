@@ -19,7 +19,7 @@ from remat.predict.kernels.loops import Nest
 from remat.predict.kernels.triton_loops import merged_loops
 
 # Operators that write into a given output buffer; "add" is a sum that includes a product.
-_WRITTEN_BY_CALLS = frozenset(f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "add", "_int_mm"))
+_WRITTEN_BY_CALLS = rules.PRODUCTS | {"aten.add"}
 # A result must fill this share of the buffer that it overwrites (`can_match_buffer_size`).
 _LEAST_SHARE = 0.95
 

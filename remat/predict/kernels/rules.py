@@ -62,7 +62,7 @@ CALLED_BY_NAME = aten("addmm") | {"placeholder"}
 PRODUCTS = aten("mm addmm bmm baddbmm _int_mm")
 """Matrix products, whose arguments must have a stride of 1 (`mm_args`)."""
 
-ALIGNED = aten("mm addmm bmm baddbmm add _int_mm convolution") | {"triton_kernel_wrapper_functional"}
+ALIGNED = PRODUCTS | aten("add convolution") | {"triton_kernel_wrapper_functional"}
 """Calls with aligned results; the results of other calls are in `GraphLowering.unaligned_buffers`."""
 
 FIXED_LAYOUT = aten("mm _int_mm convolution_backward")
