@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from remat import Choice, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
+from remat import Choice, Graph, InvalidOption, Problem, RematError, Solution, TerminationReason, UnsupportedProblem
 from remat.facts.columns import common_divisor
 from remat.improve.progress import ended_early, is_over
 from remat.plugin import BoolArray, ClaimedBound, Feature, IntArray, Solver, Termination, forced_values
 from solvers.cpsat_backend import new_backend, run_search, sum_by_weight
+from solvers.cpsat_peak import cheapest_within_peak
 
 _THREADS = 10_000
 """An upper bound on `workers`; OR-Tools accepts up to 2**31."""
@@ -120,6 +121,20 @@ class CPSAT(Solver):
         reason = TerminationReason.OPTIMAL if bound >= cost else TerminationReason.FEASIBLE
         limit = None if status == cp_model.OPTIMAL else ended_early().limit
         return Solution(plan, cost, Termination(reason, bound, limit=limit), certificate, self.name)
+
+    def within_peak(
+        self,
+        graph: Graph,
+        problem: Problem,
+        limit_bytes: int,
+        incumbent: Choice | None,
+        *,
+        time_limit_s: float | None = None,
+    ) -> Solution | None:
+        """Adds moments to a program until the plan of its optimum fits (`solvers.cpsat_peak`)."""
+        return cheapest_within_peak(
+            graph, problem, limit_bytes, incumbent, time_limit_s=time_limit_s, workers=self.workers
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import ClassVar
 
-from remat import InvalidOption, Problem, Solution, TerminationReason, solve
+from remat import Choice, Graph, InvalidOption, Problem, Solution, TerminationReason, solve
 from remat.improve.progress import ended_early, is_over
 from remat.plugin import Feature, Solver, Termination
 from remat.words import pip_install
@@ -82,6 +82,21 @@ class Portfolio(Solver):
                 incumbent, f"{self.seconds} s were not enough; the solver 'portfolio' looks longer with seconds=60"
             )
         return replace(incumbent, termination=replace(incumbent.termination, limit=limit))
+
+    def within_peak(
+        self,
+        graph: Graph,
+        problem: Problem,
+        limit_bytes: int,
+        incumbent: Choice | None,
+        *,
+        time_limit_s: float | None = None,
+    ) -> Solution | None:
+        """Lets CP-SAT search for as long as within a budget of saved bytes; without OR-Tools there is no answer."""
+        if CPSAT.missing():
+            return None
+        limit_s = self.seconds if time_limit_s is None else time_limit_s
+        return CPSAT().within_peak(graph, problem, limit_bytes, incumbent, time_limit_s=limit_s)
 
 
 # Returns the incumbent at once if it is good enough or time is up; otherwise the better of it and a new search.

@@ -15,7 +15,7 @@ from rich.console import Console
 from experiments.benchmark import check, searching
 from experiments.benchmark.annealing import VISITS, Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, Refused
-from experiments.benchmark.instances import Posed, found_budgets, peak_plans
+from experiments.benchmark.instances import Posed, different_budgets, found_budgets, peak_plans
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.benchmark.page import markdown
 from experiments.benchmark.release import write_release, wrong_files
@@ -148,17 +148,23 @@ def prove(
 
 
 @app.command()
-def peaks(only: _Only = None, folder: _Folder = FOLDER) -> None:
-    """Says what the library's own search for the peak pays, over the best known answers; it changes none."""
+def peaks(
+    only: _Only = None,
+    proven: Annotated[bool, typer.Option("--proven", help="Only rows whose best known answer is proven.")] = False,
+    folder: _Folder = FOLDER,
+) -> None:
+    """Says what the library's plans for budgets of the peak cost, over the best known answers; it changes none."""
     corpus, answers, manifest = Corpus.open(), Answers(folder / "answers"), Manifest.open(folder)
     ratios: list[float] = []
     for name in _by_size(only, manifest):
         posed, known, start = manifest.posed(corpus, name), answers.of(name), time.perf_counter()
-        _, plans = peak_plans(posed.graph, posed.problem)
-        seconds, found = time.perf_counter() - start, searching.peak_ratios(posed, plans, known)
-        ratios += found.values()
-        rows = ", ".join(f"{budget} {ratio:.4f}" for budget, ratio in found.items())
-        console.print(f"{name}: {seconds:.1f} s, {rows}")
+        rows = [b for b in different_budgets(posed.budgets) if b.of == "peak" and b.name in known]
+        rows = [b for b in rows if not proven or known[b.name]["status"] == "optimal"]
+        if rows:
+            found = [searching.peak_ratio(posed, b, known[b.name]) for b in rows]
+            ratios += found
+            words = ", ".join(f"{b.name} {ratio:.4f}" for b, ratio in zip(rows, found, strict=True))
+            console.print(f"{name}: {time.perf_counter() - start:.1f} s, {words}")
     if ratios:
         middle, mean, worst = statistics.median(ratios), statistics.fmean(ratios), max(ratios)
         console.print(f"{len(ratios)} budgets: median {middle:.4f}, mean {mean:.4f}, worst {worst:.4f}")

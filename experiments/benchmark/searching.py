@@ -15,14 +15,13 @@ import numpy as np
 import remat
 from experiments.benchmark.annealing import Annealer
 from experiments.benchmark.answers import RESUMED, Answer, Answers, merged
-from experiments.benchmark.cpsat_peak import cheapest_within_peak
-from experiments.benchmark.instances import Posed, different_budgets
+from experiments.benchmark.instances import Posed
 from experiments.rivals import checkmate_rounding
 from experiments.rivals.best_plans import Best, OutOfTime
 from experiments.rivals.tensor_instance import TensorInstance
 from remat import Choice, Problem, Solution, TerminationReason, solve
 from remat.improve.peak_plans import PeakPlan
-from remat.improve.peak_search import relaxation
+from remat.improve.peak_search import fit_peak, relaxation
 from remat.plugin import ClaimedBound, Termination
 from remat.problem.problem_file import Budget
 from solvers import CPSAT, Portfolio
@@ -84,17 +83,11 @@ def peak_answers(posed: Posed, plans: Sequence[PeakPlan], solver: str, seconds: 
             yield answer(budget, min(fits, key=lambda plan: plan.cost).choice, solver, seconds)
 
 
-def peak_ratios(posed: Posed, plans: Sequence[PeakPlan], known: dict[str, Answer]) -> dict[str, float]:
-    """What the cheapest of some plans costs, as a part of the best known answer, for budgets that differ in bytes.
-
-    It is infinite where none of them is within the budget.
-    """
-    ratios = dict[str, float]()
-    for budget in different_budgets(posed.budgets):
-        if budget.of == "peak" and budget.name in known:
-            cost = min((plan.cost for plan in plans if plan.peak_bytes <= budget.bytes), default=math.inf)
-            ratios[budget.name] = max(cost, 1) / max(known[budget.name]["objective"], 1)
-    return dict(sorted(ratios.items()))
+def peak_ratio(posed: Posed, budget: Budget, known: Answer) -> float:
+    """What the library's plan for a budget of the peak costs, over the best known answer; infinite without a plan."""
+    by_value = replace(posed.graph, arguments=("",) * len(posed.graph))  # the benchmark knows no calls of operators
+    cost = fit_peak(by_value, posed.problem, (budget.bytes,), throw=False).objective
+    return math.inf if cost is None else max(cost, 1) / max(known["objective"], 1)
 
 
 def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer:
@@ -117,7 +110,7 @@ def peak_bound(posed: Posed, budget: Budget, known: Answer, time_limit_s: float)
 def peak_proof(posed: Posed, budget: Budget, known: Answer, time_limit_s: float) -> Answer | None:
     """What is known about a budget of the peak, after CP-SAT has looked for what is cheaper; None if it cannot."""
     start, before = time.perf_counter(), _choice(posed, known)
-    solution = cheapest_within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
+    solution = CPSAT().within_peak(posed.graph, posed.problem, budget.bytes, before, time_limit_s=time_limit_s)
     if solution is None or solution.plan is None:
         return None
     seconds = time.perf_counter() - start

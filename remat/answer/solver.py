@@ -16,6 +16,7 @@ from remat.answer.network import SINK, SOURCE, Arcs, Network, Reduction, Sides
 from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.errors import CertificateRejected, InvalidOption, NotInstalled, UnsupportedProblem
 from remat.facts.columns import BoolArray, IntArray, any_set
+from remat.facts.graph import Graph
 from remat.problem.feasibility import ForcedValues
 from remat.problem.features import Feature, check_features, features_of
 from remat.problem.multipliers import BY_COST, Multipliers
@@ -46,6 +47,30 @@ class Solver(ABC):
     @abstractmethod
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         """Solves a feasible problem whose features are all supported. Called by `remat.solve`."""
+
+    def within_peak(
+        self,
+        graph: Graph,
+        problem: Problem,
+        limit_bytes: int,
+        incumbent: Choice | None,
+        *,
+        time_limit_s: float | None = None,
+    ) -> Solution | None:
+        """Finds the cheapest plan of a graph within a limit of its simulated peak, or finds that there is none.
+
+        Args:
+            graph: the peak of its plans is that of `remat.predict.memory.Simulator`.
+            problem: its costs and bans, without a budget.
+            limit_bytes: the limit of the peak.
+            incumbent: a plan within the limit, or None. An answer costs no more.
+            time_limit_s: wall time in seconds; None sets no limit.
+
+        Returns:
+            a solution with a bound; None if the solver has no such search, or cannot state this graph.
+        """
+        del graph, problem, limit_bytes, incumbent, time_limit_s
+        return None
 
     @classmethod
     def missing(cls) -> tuple[str, ...]:

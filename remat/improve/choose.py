@@ -120,7 +120,7 @@ def search(
                 graph,
                 problem,
                 peaks,
-                quick,
+                solver,
                 time_limit_s=limit_s,
                 throw=throw,
                 progress=progress,

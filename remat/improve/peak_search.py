@@ -5,6 +5,10 @@ memory. No `Problem` can state that. But at any one moment, the values that are 
 those that every plan needs then. To limit the bytes of the former is a relaxation, a byte budget whose bound holds for
 every plan that keeps the limit; `remat.improve.step_bound` has further ones. The plans themselves come from
 `remat.improve.peak_plans`, or from `remat.improve.step_search` if the graph records its calls.
+
+If the graph does not record its calls, the peak is that of `remat.predict.memory.Simulator`, which an exact solver can
+state moment by moment (`Solver.within_peak`). It goes on from the plan that was found, and mostly proves an optimum for
+graphs of up to 1,300 values.
 """
 
 from __future__ import annotations
@@ -20,22 +24,23 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.answer.plan import Plan
-from remat.answer.registry import QUICK_BUDGET_SOLVER, find_solver
+from remat.answer.registry import DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER, find_solver
 from remat.answer.solution import FlowCertificate, Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
-from remat.errors import Infeasible, InvalidOption, LimitReached
+from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached
 from remat.facts.columns import IntArray, is_whole
 from remat.facts.graph import Graph
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.progress import Progress, check_progress, ended_early, is_over
+from remat.improve.progress import Progress, check_progress, ended_early, is_over, limit_for
 from remat.improve.step_bound import has_dead_gradients, step_bounds
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_search import StepPlans
 from remat.predict.buffers import records_calls, step_floor
 from remat.predict.device_timeline import timeline
 from remat.predict.in_flight import other_calls_bytes
-from remat.predict.memory import lower_bound
+from remat.predict.memory import Simulator, lower_bound
 from remat.predict.memory.bound import AlwaysAlive
 from remat.predict.memory.storages import StorageFacts
 from remat.problem.feasibility import check_feasible
@@ -154,7 +159,7 @@ def fit_peak(
     graph: Graph,
     problem: Problem,
     limits: tuple[int | Fraction, ...],
-    solver: str | Solver = QUICK_BUDGET_SOLVER,
+    solver: str | Solver | None = None,
     *,
     time_limit_s: float | None = None,
     throw: bool = True,
@@ -167,7 +172,9 @@ def fit_peak(
     Args:
         problem: the costs and bans of the graph, without a budget.
         limits: limits of `remat.timeline(graph, plan).peak_bytes`, as in `CostModel.peak_limits`; the smallest counts.
-        solver: finds plans between the vertices of the convex hull; it must take byte budgets.
+        solver: finds plans between the vertices of the convex hull; it must take byte budgets. It then searches on
+            from the best plan by `Solver.within_peak`, if the graph does not record its calls. None takes `lagrangian`
+            for the former, and `portfolio` for the latter.
         time_limit_s: seconds for each problem that `solver` solves, if it takes a limit.
         throw: whether to raise if no plan is found; if False, a solution without a plan is returned.
         progress: called with the number of plans simulated so far, and with the pair (peak in bytes, cost) of the last
@@ -180,8 +187,9 @@ def fit_peak(
     Returns:
         a solution. In a block of `measuring_with`, its plan also keeps the limit when measured. Only if the limit is a
         fraction and no plan keeps it, the plan is the one with the smallest measured peak. The bound is that of
-        `relaxation`; if the graph records its calls, it is the highest one of `between_passes` and
-        `remat.improve.step_bound`. A flow proves it. The plan is optimal if its cost equals the bound.
+        `relaxation`, or a higher one that `Solver.within_peak` claims; if the graph records its calls, it is the
+        highest one of `between_passes` and `remat.improve.step_bound`. Except for that claim, a flow proves it. The
+        plan is optimal if its cost equals the bound.
 
     Raises:
         Infeasible: the bans leave no plan; or an operator needs more memory than the limit in every plan: the message
@@ -193,7 +201,7 @@ def fit_peak(
     """
     check_features(features_of(problem), "a limit on peak memory")
     check_progress(progress)
-    start, chosen = time.perf_counter(), find_solver(solver)
+    start, chosen = time.perf_counter(), find_solver(QUICK_BUDGET_SOLVER if solver is None else solver)
     chosen.accept(replace(problem, budget_bytes=0), time_limit_s=time_limit_s)
     try:
         simulated = PeakPlans(graph, problem, chosen, time_limit_s, progress, in_flight)
@@ -228,14 +236,51 @@ def fit_peak(
             f"{early}no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest} "
             f"({human_bytes(smallest)}), and none is below {least.bytes} ({human_bytes(least.bytes)}); raise the budget"
         )
-        if throw:
-            raise LimitReached(detail)
-        return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
-    plan = best.choice.plan(problem)
-    cost, seconds = check_plan(problem, plan), time.perf_counter() - start
-    is_proven = cost == proven_bound(relaxed, certificate) and not was_cut_short
-    claim = Termination(TerminationReason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
-    return Solution(plan, cost, claim, certificate, NAME, seconds, is_proven=is_proven)
+        answer = Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
+    else:
+        plan = best.choice.plan(problem)
+        cost = check_plan(problem, plan)
+        is_proven = cost == proven_bound(relaxed, certificate) and not was_cut_short
+        claim = Termination(TerminationReason.OPTIMAL, bound) if is_proven else replace(_ended(), bound=bound)
+        answer = Solution(plan, cost, claim, certificate, NAME, is_proven=is_proven)
+    if not (answer.is_optimal or records_calls(graph) or in_flight > 1 or measure or is_over()):
+        exact = find_solver(DEFAULT_BUDGET_SOLVER if solver is None else solver)
+        answer = _searched_on(graph, problem, limit_bytes, answer, exact, time_limit_s)
+    if answer.plan is None and throw:
+        is_infeasible = answer.termination.reason is TerminationReason.INFEASIBLE
+        raise (Infeasible if is_infeasible else LimitReached)(answer.termination.detail)
+    return replace(answer, solve_time_s=time.perf_counter() - start)
+
+
+def _searched_on(
+    graph: Graph, problem: Problem, limit_bytes: int, answer: Solution, solver: Solver, time_limit_s: float | None
+) -> Solution:
+    """Returns the better of an answer and of what `Solver.within_peak` finds from there, with the higher bound."""
+    left_s = limit_for(solver, math.inf if time_limit_s is None else time_limit_s)
+    more = solver.within_peak(
+        graph,
+        problem,
+        limit_bytes,
+        None if answer.plan is None else Choice.from_plan(problem, answer.plan),
+        time_limit_s=None if left_s == math.inf else left_s,
+    )
+    if more is None:
+        return answer
+    if more.termination.reason is TerminationReason.INFEASIBLE and answer.plan is None:
+        detail = f"no plan has a peak of at most {limit_bytes} bytes ({more.certificate}): raise the budget"
+        return replace(answer, termination=Termination(TerminationReason.INFEASIBLE, detail=detail))
+    if more.plan is None:
+        return answer
+    peak_bytes = Simulator(graph).peak(graph.for_all_values(Choice.from_plan(problem, more.plan).saved))
+    if peak_bytes > limit_bytes:
+        raise InvalidPlan(f"solver {solver.name!r}: its plan has a peak of {peak_bytes} bytes, above {limit_bytes}")
+    cost = check_plan(problem, more.plan)
+    proof = max(answer, more, key=lambda one: one.bound or 0)  # of equal bounds the first one, which a flow proves
+    if proof.bound == cost:
+        claim = Termination(TerminationReason.OPTIMAL, cost)
+    else:
+        claim = replace(_ended(), bound=proof.bound, limit=more.termination.limit)
+    return Solution(more.plan, cost, claim, proof.certificate, NAME, is_proven=proof is answer and claim.bound == cost)
 
 
 def _ended() -> Termination:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,14 +13,25 @@ from ortools.sat.python import cp_model
 from strategies import Dice, every_legal_mask, late_views, planned, training_steps
 
 from costmodels import RecomputeTime
-from experiments.benchmark.cpsat_peak import cheapest_within_peak
-from experiments.benchmark.peak_program import BETWEEN, PeakProgram, moment_of, needs_gradients_only
-from remat import Choice, Corpus, Graph, GraphBuilder, TerminationReason
+from remat import (
+    Choice,
+    Corpus,
+    Graph,
+    GraphBuilder,
+    Infeasible,
+    InvalidPlan,
+    Problem,
+    Solution,
+    TerminationReason,
+    solve,
+)
 from remat.facts.columns import BoolArray
-from remat.improve.peak_plans import PeakPlans
+from remat.improve.peak_search import fit_peak
 from remat.predict.memory import Simulator
 from remat.testing import graphs
 from solvers import Lagrangian
+from solvers.cpsat_peak import cheapest_within_peak
+from solvers.peak_program import BETWEEN, PeakProgram, moment_of, needs_gradients_only
 
 
 def check_clauses(graph: Graph, saved: BoolArray) -> None:
@@ -85,6 +99,8 @@ def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> 
     assert found.objective == least
     if least is None:
         assert found.termination.reason is TerminationReason.INFEASIBLE
+        with pytest.raises(Infeasible, match=f"no plan has a peak of at most {limit_bytes} bytes"):
+            fit_peak(graph, problem, (limit_bytes,))
         return
     assert found.termination.reason is TerminationReason.OPTIMAL
     assert found.termination.bound == least
@@ -92,18 +108,50 @@ def test_the_optimum_is_that_of_all_plans(graph: Graph, data: st.DataObject) -> 
     assert simulator.peak(graph.for_all_values(choice.saved)) <= limit_bytes
     again = cheapest_within_peak(graph, problem, limit_bytes, choice)
     assert (again.objective, again.termination.reason) == (least, TerminationReason.OPTIMAL)
+    searched = fit_peak(graph, problem, (limit_bytes,))
+    assert (searched.objective, searched.is_optimal) == (least, True)
+
+
+LIMIT_BYTES = 84_691_538
+"""Of the peak of qehvi-4."""
+
+
+def qehvi() -> tuple[Graph, Problem]:
+    graph = Corpus.open().graph("qehvi-4")
+    graph = replace(graph, arguments=("",) * len(graph))  # so that the peak is simulated value by value
+    return graph, RecomputeTime().pose(graph)
 
 
 def test_what_the_search_misses_is_found_and_proven() -> None:
-    graph = Corpus.open().graph("qehvi-4")
-    problem = RecomputeTime().pose(graph)
-    searched = PeakPlans(graph, problem, Lagrangian()).within(84_691_538)
-    exact = cheapest_within_peak(graph, problem, 84_691_538, searched.choice)
-    assert exact.termination.reason is TerminationReason.OPTIMAL
-    assert exact.objective == exact.bound == 624 < searched.cost
-    hurried = cheapest_within_peak(graph, problem, 84_691_538, searched.choice, time_limit_s=1e-9)
-    assert hurried.plan == searched.choice.plan(problem)
+    graph, problem = qehvi()
+    alone = fit_peak(graph, problem, (LIMIT_BYTES,), "lagrangian")
+    assert not alone.is_optimal
+    exact = fit_peak(graph, problem, (LIMIT_BYTES,))
+    assert (exact.is_optimal, exact.is_proven) == (True, False)
+    assert "claimed by CP-SAT, of memory at some moments" in str(exact.certificate)
+    assert exact.objective == exact.bound == 624 < alone.objective
+    assert Simulator(graph).peak(graph.for_all_values(Choice.from_plan(problem, exact.plan).saved)) <= LIMIT_BYTES
+
+
+def test_a_search_without_time_returns_its_incumbent() -> None:
+    graph, problem = qehvi()
+    incumbent = Choice.from_plan(problem, fit_peak(graph, problem, (LIMIT_BYTES,), "lagrangian").plan)
+    hurried = cheapest_within_peak(graph, problem, LIMIT_BYTES, incumbent, time_limit_s=1e-9)
+    assert hurried.plan == incumbent.plan(problem)
     assert (hurried.termination.reason, hurried.termination.limit) == (TerminationReason.FEASIBLE, "time")
+
+
+def test_a_plan_beyond_the_limit_is_refused() -> None:
+    class Careless(Lagrangian):
+        name = "careless"
+
+        def within_peak(self, graph: Graph, problem: Problem, *_: Any, time_limit_s: float | None) -> Solution:
+            del graph, time_limit_s
+            return solve(problem)
+
+    graph, problem = qehvi()
+    with pytest.raises(InvalidPlan, match=f"solver 'careless': its plan has a peak of .* bytes, above {LIMIT_BYTES}"):
+        fit_peak(graph, problem, (LIMIT_BYTES,), Careless())
 
 
 def test_what_torch_drops_is_not_stated() -> None:
