@@ -34,7 +34,7 @@ CERTIFICATE = ClaimedBound("CP-SAT, of memory at some moments")
 _AT_ONCE = 4
 """The most moments to add for one plan."""
 
-_NEAR = 0.9
+_NEAR = 0.8
 """A moment of the incumbent is added if it needs more than this share of the limit."""
 
 
