@@ -272,6 +272,20 @@ def test_a_better_answer_replaces_a_row_and_its_bound_does_not(release: Path) ->
     assert run("submit", best, "--folder", release)[1] == again
 
 
+def test_a_folder_is_one_submission(release: Path) -> None:
+    """A file that is refused does not keep the others out."""
+    folder = release / "mine"
+    folder.mkdir()
+    code, said = run("submit", folder, "--folder", release)
+    assert (code, "holds no file that ends in .json" in " ".join(said.split())) == (2, True)
+    submission(release).rename(folder / "b.json")
+    submission(release, saved=[]).rename(folder / "a.json")
+    worsened(release)
+    code, said = run("submit", folder, "--folder", release)
+    assert (code, said.startswith("refused: a.json: ")) == (1, True)
+    assert known(release)["saved-0.5"]["solver"] == "theirs"
+
+
 def test_if_one_answer_is_refused_none_is_taken(release: Path) -> None:
     path, before = submission(release), worsened(release)
     document = json.loads(path.read_text())

@@ -2,7 +2,7 @@
 
 `python -m experiments.bench.hand_in_rivals -o FOLDER` takes the answers that cost less than the best known ones.
 
-`python -m experiments.benchmark submit FILE` then takes each file, as anybody's.
+`python -m experiments.benchmark submit FOLDER` then takes them, as anybody's.
 """
 
 from __future__ import annotations

@@ -172,15 +172,24 @@ def peaks(
 
 @app.command()
 def submit(solution: Path, folder: _Folder = FOLDER) -> None:
-    """Takes the answers of a solution file that cost less than the best known ones; its bounds are not taken.
+    """Takes the answers of solution files that cost less than the best known ones; their bounds are not taken.
 
-    If one is refused, none is taken.
+    SOLUTION is a file, or a folder of them. If one answer of a file is refused, none of that file is taken, but those
+    of the other files are.
     """
+    paths = sorted(solution.glob("*.json")) if solution.is_dir() else [solution]
+    if not paths:
+        raise typer.BadParameter(f"{solution} holds no file that ends in .json")
+    taken = [_submit(path, Manifest.open(folder), Answers(folder / "answers")) for path in paths]
+    if not all(taken):
+        raise typer.Exit(1)
+
+
+def _submit(path: Path, manifest: Manifest, answers: Answers) -> bool:
     try:
-        document, _ = check.read(solution, "remat.solution")
+        document, _ = check.read(path, "remat.solution")
     except check.Unreadable as error:
         raise typer.BadParameter(str(error)) from None
-    manifest, answers = Manifest.open(folder), Answers(folder / "answers")
     name = str(document.get("instance"))
     _named([name], manifest.instances)
     posed = manifest.posed(Corpus.open(), name)
@@ -200,8 +209,9 @@ def submit(solution: Path, folder: _Folder = FOLDER) -> None:
             was = "" if old is None else f"; {'before' if taken else 'the best known'}: {old['objective']}"
             console.print(f"{name} {verdict.budget}: costs {verdict.objective}, {word}{was}")
     except (check.Unreadable, Refused) as error:
-        console.print(f"refused: {error}")
-        raise typer.Exit(1) from None
+        console.print(f"refused: {path.name}: {error}")
+        return False
+    return True
 
 
 @app.command()

@@ -48,7 +48,7 @@ def markdown(folder: Path) -> str:
         section(
             "Enter it",
             "A submission is a folder of solution files, one for each instance that you answer, and one command:",
-            "```sh\nfor file in mine/*.json; do python -m experiments.benchmark submit $file; done\n```",
+            "```sh\npython -m experiments.benchmark submit mine\n```",
             "[Best known answers](../../docs/benchmark/answers.md) says what a file holds. Answers that cost less than "
             "the best known ones are taken. After `python -m experiments.benchmark release` and `python -m "
             "experiments.pages`, the last table counts them under what they say in `solver`. The first two tables need "
