@@ -111,6 +111,7 @@ def test_graphs_that_are_planned_again_are_reported_once(monkeypatch: pytest.Mon
         step(batch()).sum().backward()
     report = step.report()
     assert len(report.graphs) == 2
+    assert re.search(r"^saved .* of PyTorch's default, in 2 graphs together\n", str(report))
     assert {planned.chosen.by for planned in report.graphs} == {"all graphs together"}
     frame = report.as_frame()
     assert frame["default_saved_bytes"].tolist() == [default_saved_bytes(planned.graph) for planned in report.graphs]

@@ -135,6 +135,8 @@ class Report:
             told += f"; peak {_size_and_share(peak, default)} of it"
             if checked and peak and not math.isclose(checked, peak, rel_tol=0.02):
                 told += f", as predicted, but {human_bytes(checked)} by Inductor's code"
+        else:  # graphs of other sizes of one model, too, which are not alive at the same time
+            told += f", in {len(rows)} graphs together"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
         ways = {"PyTorch's default": default}
