@@ -338,3 +338,29 @@ def test_parts_of_a_sum_over_rows_are_in_single_precision(dtype: torch.dtype) ->
     plan = plan_of(graph, SaveEverything())
     with virtual_gpu("h100"):
         assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+def squares(x: Tensor, weight: Tensor) -> Tensor:
+    return nn.functional.layer_norm(x @ weight, (256,)).sub(x).square().mean()
+
+
+def divergence(x: Tensor, weight: Tensor) -> Tensor:
+    """Two normalizations of rows come before it."""
+    return nn.functional.kl_div((x @ weight).log_softmax(-1), x.softmax(-1), reduction="batchmean")
+
+
+def scaled(x: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the scale is a sum of rows that were normalized; where they are saved, of a product's result."""
+    rows = x @ weight / (x @ weight).norm(dim=-1, keepdim=True) * weight[0, 0]
+    return (rows @ weight).square().sum()
+
+
+@pytest.mark.parametrize("loss", [squares, divergence, scaled])
+def test_a_sum_of_all_that_follows_sums_of_rows_has_the_same_rows(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """A GPU would sum that many elements in other parts, but then the two could not share a kernel."""
+    rows, weight = torch.randn(4, 128, 256), torch.randn(256, 256, requires_grad=True)
+    graph = remat.capture(loss, rows, weight, device="h100")
+    for plan in (plan_of(graph, SaveEverything()), best_plan(graph, "aggressive")):
+        with virtual_gpu("h100"):
+            assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+            assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)

@@ -69,12 +69,13 @@ class Stores:
 
     def settle(self, buffer: Buffer) -> None:
         """Fixes the strides of a buffer, in the order in which the loop that writes it reads."""
-        if buffer.strides is None:
-            for loop in reversed(self.loops):
-                if buffer in loop.writes:
-                    decide_layout(loop)
-                    break
+        if buffer.strides is None and (loop := self.loop_of(buffer)) is not None:
+            decide_layout(loop)
         buffer.fix()
+
+    def loop_of(self, buffer: Buffer) -> Loop | None:
+        """Returns the loop that writes a buffer; None if a call writes it, or the pass reads it only."""
+        return next((loop for loop in reversed(self.loops) if buffer in loop.writes), None)
 
     def settle_rows(self, view: View) -> None:
         """Fixes the strides of a buffer that is about to be reshaped: row-major, unless they are fixed already."""

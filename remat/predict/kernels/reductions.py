@@ -53,12 +53,28 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = Buffer(call.position, shape, itemsize)
-    _reduce(
-        lowering, _loop_over(lowering, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten.")
-    )
-    if prod(sizes) == 1 and lowering.stores.loops[-1].reduced != reduced:
+    loop, rows = _loop_over(lowering, call, of, [*kept, *axes], len(kept)), _rows_of(lowering, of)
+    _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=None if prod(sizes) > 1 else rows)
+    if prod(sizes) == 1 and not rows and lowering.stores.loops[-1].reduced != reduced:
         lowering.stores.store(of.box)  # for later readers: `Reduction.check_for_split_dense_dim_reindexing`
     return View.of_buffer(buffer)
+
+
+def _rows_of(lowering: Lowering, of: View) -> tuple[Shape, Shape] | None:
+    """Returns what the reductions before an expression keep and reduce, if these are all of its elements.
+
+    A sum over everything that follows such a reduction is split as that one, so that both can share a kernel: the mean
+    of squares after a normalization of rows (`extract_input_node_reduction_ranges`).
+    """
+    reads = [buffer for buffer, _ in lowering.stores.loads(of)] if of.inlined else []
+    rows: set[tuple[Shape, Shape]] = set()
+    while reads and not rows:
+        written = ((buffer, lowering.stores.loop_of(buffer)) for buffer in dict.fromkeys(reads))
+        made = [(buffer, loop) for buffer, loop in written if loop is not None and loop.generated]
+        rows = {(buffer.shape, loop.reduced) for buffer, loop in made if loop.reduced}
+        reads = [buffer for _, loop in made for buffer, _ in loop.reads]
+    found = rows.pop() if len(rows) == 1 else ((), ())
+    return found if prod(found[0]) * prod(found[1]) == prod(of.shape) > 1 else None
 
 
 def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_outer: int) -> Loop:
@@ -72,15 +88,21 @@ def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_o
     return Loop(ops | {call.position}, reads, [], sizes[:num_outer], sizes[num_outer:], indices)
 
 
-# Adds one loop per result, or several where the reduction is split.
+# Adds one loop per result, or several where the reduction is split: as other rows, or into equal parts.
 def _reduce(
-    lowering: Lowering, loop: Loop, results: Sequence[Buffer], how: str, unsplit: tuple[int, int] | None = None
+    lowering: Lowering,
+    loop: Loop,
+    results: Sequence[Buffer],
+    how: str,
+    unsplit: tuple[int, int] | None = None,
+    rows: tuple[Shape, Shape] | None = None,
 ) -> None:
     stores = lowering.stores
     processors = PROCESSORS if stores.backend.gpu else host_processors()
     parts, across = split_reduction(loop.sizes, loop.reduced, list(loop.reads), stores.settle, processors)
     if parts > 1 and stores.backend.gpu:
-        loop = _first_parts(lowering, loop, len(results), parts, results[0], how)
+        outer, inner = rows or ((parts,), (-(-prod(loop.reduced) // parts),))
+        loop = _first_parts(lowering, loop, len(results), outer, inner, results[0], how)
     for buffer in results:
         written = (_written(buffer.shape, loop.sizes), 0)
         stores.loops.append(
@@ -88,12 +110,16 @@ def _reduce(
         )
 
 
-def _first_parts(lowering: Lowering, loop: Loop, results: int, parts: int, like: Buffer, how: str) -> Loop:
-    size = -(-prod(loop.reduced) // parts)
-    num_outer, sizes = len(loop.sizes), (*loop.sizes, parts)
+def _first_parts(
+    lowering: Lowering, loop: Loop, results: int, outer: Shape, inner: Shape, like: Buffer, how: str
+) -> Loop:
+    num_outer, sizes = len(loop.sizes), (*loop.sizes, *outer)
 
     def cut(access: Access) -> Access:
         dims = access[0][num_outer:]
+        if len(outer) + len(inner) > 2:
+            return (*access[0][:num_outer], *reshaped(dims, (*outer, *inner))), access[1]
+        (parts,), (size,) = outer, inner
         flat = reshaped(dims, (prod(loop.reduced),))[0] if len(dims) != 1 else dims[0]
         if len(flat) == 1 and flat[0][1] >= 0:  # the last part may be smaller
             return (*access[0][:num_outer], ((parts, flat[0][1] * size),), ((size, flat[0][1]),)), access[1]
@@ -112,9 +138,9 @@ def _first_parts(lowering: Lowering, loop: Loop, results: int, parts: int, like:
     itemsize = 4 if lowering.stores.calls[like.value].dtype in rules.HALF else like.itemsize
     partial = [Buffer(like.value, sizes, itemsize) for _ in range(3 if how.startswith("var") else results)]
     unsplit = (prod(loop.sizes), prod(loop.reduced))
-    _reduce(lowering, Loop(loop.values, reads, [], sizes, (size,), indices), partial, how, unsplit)
+    _reduce(lowering, Loop(loop.values, reads, [], sizes, inner, indices), partial, how, unsplit)
     whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in partial}
-    return Loop(loop.values, whole, [], loop.sizes, (parts,))
+    return Loop(loop.values, whole, [], loop.sizes, outer)
 
 
 def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: Shape, itemsize: int) -> View:
