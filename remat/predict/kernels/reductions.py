@@ -53,8 +53,9 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = Buffer(call.position, shape, itemsize)
-    loop, rows = _loop_over(lowering, call, of, [*kept, *axes], len(kept)), _rows_of(lowering, of)
-    _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=None if prod(sizes) > 1 else rows)
+    loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
+    rows = _rows_of(lowering, of) if prod(sizes) == 1 and lowering.stores.backend.gpu else None
+    _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=rows)
     if prod(sizes) == 1 and not rows and lowering.stores.loops[-1].reduced != reduced:
         lowering.stores.store(of.box)  # for later readers: `Reduction.check_for_split_dense_dim_reindexing`
     return View.of_buffer(buffer)
