@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
-from remat.predict.kernels.index import Shape, contiguous_strides, strides_in
+from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, strides_in
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.realize import Draft, layout
@@ -348,10 +348,18 @@ def _has_reduction(part: View, reduced: set[Buffer]) -> bool:
 
 def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: int) -> View:
     draft = Draft(lowering.stores, {call.position})
-    for i, part in enumerate(parts):
-        dims, start = part.access
-        within = (*dims[:dim], lowering.shifted(call.shape[dim], dims[dim], "part", i, dims[dim]), *dims[dim + 1 :])
-        draft.take(View(part.box, call.shape, (within, start), part.stored))
+    bounds = [0]
+    for part in parts:
+
+        def placed(of: Access, first: int = bounds[-1]) -> Access:
+            digits = lowering.shifted(call.shape[dim], of[0][dim], "part", first, of[0][dim])
+            return (*of[0][:dim], digits, *of[0][dim + 1 :]), of[1]
+
+        draft.take(part, placed)
+        bounds.append(bounds[-1] + part.shape[dim])
+    draft.indices[coordinate(call.shape, dim), 0] = None
+    # Of each part two comparisons and a masked read, then the choices; parts in the middle have both conditions.
+    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [0, *(("bound", n) for n in bounds[1:])])
     return draft.done(call.position, call.shape, call.itemsize)
 
 

@@ -129,10 +129,9 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
         terms.add(frozenset(loads))
         for (buffer, (index_map, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(index_map, axes, shape), first)): times})
-    operations = lowering.stores.operations(of.box.ops if of.inlined else ())
+    operations = lowering.stores.operations(of.box.steps if of.inlined else {})
     lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
-    draft.note(View(of.box, of.shape, (thin, start), of.stored))
-    draft.indices = {(_without(index_map, axes, shape), first): None for index_map, first in draft.indices}
+    draft.note(View(of.box, of.shape, (thin, start), of.stored), lambda at: (_without(at[0], axes, shape), at[1]))
     return draft.done(call.position, shape, itemsize)
 
 
