@@ -18,7 +18,7 @@ from experiments.models.save_everything import SaveEverything, plan_of
 from remat.predict.kernels import kernels
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.strides import eager_strides
-from remat.pytorch import virtual_gpu
+from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
@@ -156,6 +156,20 @@ def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors
     assert any(op.startswith("aten.select_scatter") for op in graph.ops)
     plan = best_plan(graph)
     assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+def put_first(*rows: Tensor) -> Tensor:
+    """The first columns are read where they are written: four reads of four tensors, which two sums compute."""
+    both = sum(torch.slice_scatter(torch.zeros_like(x), x[..., :16], 2, 0, 16) + x for x in rows)
+    return both.sum(0).sin().sum() + both.sum((1, 2)).cos().sum()  # type: ignore
+
+
+@pytest.mark.parametrize("f", [put_first])
+def test_kernels_for_a_gpu_are_inductors(f: Callable[..., Tensor]) -> None:
+    (graph,) = capture_all(f, *(torch.randn(4, 6, 32, requires_grad=True) for _ in range(4)), device="h100")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
 
 
 def matrices(x: Tensor, w: Tensor) -> Tensor:

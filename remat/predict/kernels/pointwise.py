@@ -8,6 +8,7 @@ from math import prod
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import (
     Access,
+    Dims,
     composed,
     contiguous_strides,
     coordinate,
@@ -19,6 +20,7 @@ from remat.predict.kernels.index import (
     strided,
 )
 from remat.predict.kernels.ir import Box, View
+from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
@@ -117,8 +119,6 @@ def patched(lowering: Lowering, call: Call) -> View:
         outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
     start, step = max(start + shape[dim], 0) if start < 0 else start, call.arg(5, "step", 1)
-    # If outer dimensions were flattened with this one, Inductor's index has a division, and is no plain shift.
-    is_shift = call.op == "aten.slice_scatter" and step == 1 and prod(shape[:dim]) == 1
     if call.op == "aten.select_scatter":
         lowering.stores.weigh(call.position, 2, {("bound", start)})  # a comparison and a choice
     elif part.shape != shape:
@@ -133,13 +133,23 @@ def patched(lowering: Lowering, call: Call) -> View:
             return composed((outer, 0), of)
         if not moves(of[0][dim]):
             return (*of[0][:dim], ((shape[dim], 0),), *of[0][dim + 1 :]), of[1]
-        found = shifted_map(of, dim, shape[dim], start) if is_shift else None
+        # If outer dimensions were flattened with this one, Inductor's index has a division, and is no plain shift.
+        # Columns at the beginning of longer rows were hardly flattened.
+        is_start = start == 0 and dim == len(shape) - 1 and not _joins_rows(of[0], part.shape[dim])
+        is_shift = prod(shape[:dim]) == 1 or is_start
+        found = shifted_map(of, dim, shape[dim], start) if step == 1 and is_shift else None
         return part_of(outer, of, dim, start) if found is None else found
 
     draft.take(part, read)
     draft.take(base)
     draft.indices[coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)
+
+
+# Whether a row of this size begins where the row before it ends.
+def _joins_rows(dims: Dims, size: int) -> bool:
+    steps = [step_of(digits) for digits in dims[:-1] if moves(digits)]
+    return bool(steps) and steps[-1] == size * step_of(dims[-1])
 
 
 def repeated(lowering: Lowering, call: Call) -> View:
