@@ -164,7 +164,12 @@ def put_first(*rows: Tensor) -> Tensor:
     return both.sum(0).sin().sum() + both.sum((1, 2)).cos().sum()  # type: ignore
 
 
-@pytest.mark.parametrize("f", [put_first])
+def running_sums(x: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+    """Kernels of their own on a GPU, which elementwise operators share, also along a dimension that is not the last."""
+    return ((x * y).cumsum(2) + y).sin().cumsum(1).cos().mean() + (x > 0).cumsum(-1).float().mul(y).sum()
+
+
+@pytest.mark.parametrize("f", [put_first, running_sums])
 def test_kernels_for_a_gpu_are_inductors(f: Callable[..., Tensor]) -> None:
     (graph,) = capture_all(f, *(torch.randn(4, 6, 32, requires_grad=True) for _ in range(4)), device="h100")
     plan = plan_of(graph, SaveEverything())

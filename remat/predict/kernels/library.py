@@ -8,12 +8,13 @@ from typing import Any, cast
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
-from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, strides_in
+from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, identity, strides_in
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
+from remat.predict.kernels.pointwise import pointwise
 from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.reductions import reduced_over
+from remat.predict.kernels.reductions import loop_over, reduced_over
 from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
 from remat.predict.kernels.view_maps import positive
 
@@ -111,6 +112,23 @@ def product_and_bias(lowering: Lowering, call: Call) -> View:
     draft.take(lowering.stores.broadcast(bias, call.shape))
     draft.take(product)
     return draft.done(call.position, call.shape, call.itemsize)
+
+
+def scan(lowering: Lowering, call: Call) -> View | None:
+    """Lowers a running sum or product: on GPUs, a loop that reduces a dimension and writes each element (`ir.Scan`)."""
+    if not lowering.stores.backend.gpu:
+        return library(lowering, call)
+    of, rank = lowering.first(call), len(call.shape)
+    axis = positive(call.args[1], rank)
+    if not rank or call.shape[axis] == 1:
+        return pointwise(lowering, call)
+    order = [*(i for i in range(rank) if i != axis), axis]
+    loop = loop_over(lowering, call, of, order, rank - 1)
+    dims = identity(call.shape)
+    loop.written, loop.reduction = (tuple(dims[i] for i in order), 0), "scan"
+    loop.writes.append(Buffer(call.position, call.shape, call.itemsize, contiguous_strides(call.shape)))
+    lowering.stores.loops.append(loop)
+    return View.of_buffer(loop.writes[0])
 
 
 @keeping_arguments

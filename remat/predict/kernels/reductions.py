@@ -53,15 +53,15 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = Buffer(call.position, shape, itemsize)
-    _reduce(
-        lowering, _loop_over(lowering, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten.")
-    )
+    _reduce(lowering, loop_over(lowering, call, of, [*kept, *axes], len(kept)), [buffer], call.op.removeprefix("aten."))
     if prod(sizes) == 1 and lowering.stores.loops[-1].reduced != reduced:
         lowering.stores.store(of.box)  # for later readers: `Reduction.check_for_split_dense_dim_reindexing`
     return View.of_buffer(buffer)
 
 
-def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_outer: int) -> Loop:
+def loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_outer: int) -> Loop:
+    """Returns a loop over the elements of a value, which keeps the first dimensions and reduces the others."""
+
     def turned(access: Access) -> Access:
         return tuple(access[0][i] for i in order), access[1]
 
@@ -157,7 +157,7 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
             mean = lowering.stores.take_view(mean, shape, (dims, 0))
     else:
         kept = [i for i in range(len(of.shape)) if i not in axes]
-        loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
+        loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
         both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
         _reduce(lowering, loop, both, "var")
         mean, squared = map(View.of_buffer, both)
