@@ -46,7 +46,8 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
         arguments = [lowering.stores.for_product(view) for view in arguments]
     reads: Reads = {(lowering.stores.for_call(view), ((), 0)): 1 for view in arguments}
     views = tuple(map(_as_argument, arguments))
-    at, unaligned = frozenset({call.position, *other_values}), call.op not in rules.ALIGNED
+    at = frozenset({call.position, *other_values})
+    unaligned = not lowering.stores.backend.gpu and call.op not in rules.ALIGNED
     loop = Loop(at, reads, [], generated=False, arguments=views, unaligned=unaligned)
     lowering.stores.loops.append(loop)
     if call.is_tuple:

@@ -64,7 +64,8 @@ PRODUCTS = aten("mm addmm bmm baddbmm _int_mm")
 """Matrix products, whose arguments must have a stride of 1 (`mm_args`)."""
 
 ALIGNED = PRODUCTS | aten("add convolution") | {"triton_kernel_wrapper_functional"}
-"""Calls with aligned results; the results of other calls are in `GraphLowering.unaligned_buffers`."""
+"""Calls with aligned results. On CPUs, the results of other calls are in `GraphLowering.unaligned_buffers`, because
+those of the inputs are (`should_assume_input_aligned`)."""
 
 FIXED_LAYOUT = aten("mm _int_mm convolution_backward")
 """Operators whose arguments are stored in eager's order of strides, too (`GraphLowering.run_node`)."""
