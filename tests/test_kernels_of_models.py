@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.models.save_everything import SaveEverything, plan_of
-from remat.predict.kernels import kernels
+from remat.predict.kernels import Fuser, kernels
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.strides import eager_strides
-from remat.pytorch import virtual_gpu
+from remat.proof.validate import legal_choice
+from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
@@ -156,6 +158,45 @@ def test_kernels_of_a_gradient_that_is_put_into_the_last_dimension_are_inductors
     assert any(op.startswith("aten.select_scatter") for op in graph.ops)
     plan = best_plan(graph)
     assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+def put_first(*rows: Tensor) -> Tensor:
+    """The first columns are read where they are written: four reads of four tensors, which two sums compute."""
+    both = sum(torch.slice_scatter(torch.zeros_like(x), x[..., :16], 2, 0, 16) + x for x in rows)
+    return both.sum(0).sin().sum() + both.sum((1, 2)).cos().sum()  # type: ignore
+
+
+def running_sums(x: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+    """Kernels of their own on a GPU, which elementwise operators share, also along a dimension that is not the last."""
+    return ((x * y).cumsum(2) + y).sin().cumsum(1).cos().mean() + (x > 0).cumsum(-1).float().mul(y).sum()
+
+
+@pytest.mark.parametrize("f", [put_first, running_sums])
+def test_kernels_for_a_gpu_are_inductors(f: Callable[..., Tensor]) -> None:
+    (graph,) = capture_all(f, *(torch.randn(4, 6, 32, requires_grad=True) for _ in range(4)), device="h100")
+    plan = plan_of(graph, MemoryBudget(0.0))
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+def attending(x: Tensor) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x).square().sum()
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+def test_results_of_calls_are_aligned_on_a_gpu(device: str) -> None:
+    """Only there are inputs aligned. Kernels that read aligned memory of one size are kept apart, to reuse it."""
+    (graph,) = capture_all(attending, torch.randn(2, 4, 64, 64, requires_grad=True), device=device)
+    plan = plan_of(graph, SaveEverything())
+    theirs: list[bool] = []
+
+    def visit(lowering: Any, *_: object) -> None:
+        theirs.append(any(name.startswith("buf") for name in lowering.unaligned_buffers))
+
+    with virtual_gpu(device) if device != "cpu" else nullcontext():
+        Scheduled(graph).visit(plan, visit)
+    passes = Fuser(graph).passes(legal_choice(graph, plan).saved)
+    assert [any(loop.unaligned for loop in one.loops) for one in passes] == theirs
 
 
 def matrices(x: Tensor, w: Tensor) -> Tensor:

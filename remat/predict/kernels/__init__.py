@@ -80,13 +80,13 @@ loop can reach if the kernel has a single loop. A buffer that only its own kerne
   share a kernel if there are at least 4,096 rows and twice as many rows as columns.
 
 **Not modelled**: `max_autotune` and all other decisions by timing, templates, mkldnn, quantized operators, pooling
-other than the low-memory maximum, scans and sorts, control flow, custom operators, and mutating operators other than
-`copy_`. All of these count as calls (for Triton, scans and sorts are kernels in fact). For GPUs, strides are not
+other than the low-memory maximum, sorts, control flow, custom operators, and mutating operators other than
+`copy_`. All of these count as calls (for Triton, sorts are kernels in fact). For GPUs, strides are not
 padded, indices are not inverted for fusion, and a softmax takes two loops for maximum and sum where Inductor takes one,
 which matters where rows are split. An A100 has fewer processors than the assumed H100, splits some sums differently,
 and adds bfloat16 by calls. Symbolic sizes count with their captured values, and inputs count as contiguous. Operations
-are counted per operator, not by Inductor's own count of an expression, so a value near a threshold may be on the wrong
-side.
+are counted per operator and position, not in the text of an expression as by Inductor, which sees equal operations of
+different operators: a value near a threshold may be on the wrong side.
 """
 
 from remat.predict.kernels.backends import backend_for

@@ -13,6 +13,7 @@ from remat.predict.kernels.library import (
     convolution,
     convolution_backward,
     library,
+    scan,
 )
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
@@ -52,6 +53,9 @@ _OWN: dict[str, Rule] = {
     "aten._scaled_dot_product_efficient_attention_backward": attention,
     "aten._scaled_dot_product_flash_attention": attention,
     "aten._scaled_dot_product_flash_attention_backward": attention,
+    "aten.cumprod": scan,
+    "aten.cumsum": scan,
+    "aten.logcumsumexp": scan,
     "aten.embedding": lookup,
     "aten.gather": lookup,
     "aten.index": lookup,

@@ -105,7 +105,7 @@ class Fuser:
         self.backend = backend_for(graph, backend)
         self._facts = StorageFacts.of(graph)
         self._calls = calls_of(graph)
-        self._weights = [rules.Weight.of(call) for call in self._calls]
+        self._weights = [rules.Weight.of(call, self._calls) for call in self._calls]
         tangents = np.flatnonzero(graph.in_tangents & graph.leaf).tolist()
         outputs = np.flatnonzero(graph.output).tolist()
         self._strides = with_tangents(self._calls, eager_strides(self._calls), tangents, outputs)

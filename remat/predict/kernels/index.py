@@ -64,6 +64,15 @@ def strides_in(order: Iterable[int], shape: Shape) -> Shape:
     return tuple(strides)
 
 
+def coordinate(shape: Shape, dim: int) -> Dims:
+    """Returns the index map that tells the place in one dimension.
+
+    >>> coordinate((4, 3), 1)
+    (((4, 0),), ((3, 1),))
+    """
+    return strided(shape, tuple(int(i == dim) for i in range(len(shape))))
+
+
 def broadcasts(shape: Shape, target: Shape) -> bool:
     """Returns whether a shape broadcasts to another one, which a graph written by hand does not guarantee.
 
@@ -103,6 +112,11 @@ def strides_of(dims: Dims, shape: Shape) -> Shape | None:
 def opaque(size: int, *what: object) -> Digits:
     """Returns the digits of a dimension with unknown steps; equal arguments give equal digits."""
     return ((size, -1 - crc32(repr(what).encode())),) if size != 1 else ()
+
+
+def moves(digits: Digits) -> bool:
+    """Returns whether the position that is read depends on a dimension."""
+    return any(s for _, s in digits)
 
 
 STEPS = 1 << 40

@@ -43,6 +43,10 @@ Reads = dict[Read, int]
 """How often an expression makes each read; an expression that is inlined twice reads twice."""
 
 
+Steps = dict[Access | None, frozenset[int]]
+"""The values that an expression computes, by the elements of them; None where all elements of a value are equal."""
+
+
 def merged(into: Reads, reads: Reads) -> None:
     for read, times in reads.items():
         into[read] = into.get(read, 0) + times
@@ -56,11 +60,16 @@ class Box:
     shape: Shape
     itemsize: int
     reads: Reads = field(default_factory=dict[Read, int])  # what the expression reads, each access once, over `shape`
-    ops: frozenset[int] = frozenset()  # the values that it computes on the way
+    steps: Steps = field(default_factory=dict[Access | None, frozenset[int]])  # what it computes on the way
     heavy: bool = False  # whether one of these operators is costly on this backend
     # maps of coordinates in the expression, such as those of `arange`: they too constrain how loops are joined.
     indices: tuple[Access, ...] = ()
     buffer: Buffer | None = None  # where it is stored; readers still inline an expression that reads nothing
+
+    @property
+    def ops(self) -> frozenset[int]:
+        """Returns the values that the expression computes on the way."""
+        return frozenset[int]().union(*self.steps.values())
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +89,7 @@ class View:
         This is so if the value is not stored, or if it reads nothing and this is not a view of a buffer
         (`ReinterpretView.make_loader`).
         """
-        return self.box.buffer is None or (bool(self.box.ops) and not self.box.reads and not self.stored)
+        return self.box.buffer is None or (bool(self.box.steps) and not self.box.reads and not self.stored)
 
     @classmethod
     def of_box(cls, box: Box) -> View:

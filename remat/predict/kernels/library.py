@@ -8,12 +8,13 @@ from typing import Any, cast
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
-from remat.predict.kernels.index import Shape, contiguous_strides, strides_in
+from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, identity, strides_in
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
+from remat.predict.kernels.pointwise import pointwise
 from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
-from remat.predict.kernels.reductions import reduced_over
+from remat.predict.kernels.reductions import loop_over, reduced_over
 from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
 from remat.predict.kernels.view_maps import positive
 
@@ -45,7 +46,8 @@ def call_library(lowering: Lowering, call: Call, arguments: Sequence[View], *oth
         arguments = [lowering.stores.for_product(view) for view in arguments]
     reads: Reads = {(lowering.stores.for_call(view), ((), 0)): 1 for view in arguments}
     views = tuple(map(_as_argument, arguments))
-    at, unaligned = frozenset({call.position, *other_values}), call.op not in rules.ALIGNED
+    at = frozenset({call.position, *other_values})
+    unaligned = not lowering.stores.backend.gpu and call.op not in rules.ALIGNED
     loop = Loop(at, reads, [], generated=False, arguments=views, unaligned=unaligned)
     lowering.stores.loops.append(loop)
     if call.is_tuple:
@@ -111,6 +113,23 @@ def product_and_bias(lowering: Lowering, call: Call) -> View:
     draft.take(lowering.stores.broadcast(bias, call.shape))
     draft.take(product)
     return draft.done(call.position, call.shape, call.itemsize)
+
+
+def scan(lowering: Lowering, call: Call) -> View | None:
+    """Lowers a running sum or product: on GPUs, a loop that reduces a dimension and writes each element (`ir.Scan`)."""
+    if not lowering.stores.backend.gpu:
+        return library(lowering, call)
+    of, rank = lowering.first(call), len(call.shape)
+    axis = positive(call.args[1], rank)
+    if not rank or call.shape[axis] == 1:
+        return pointwise(lowering, call)
+    order = [*(i for i in range(rank) if i != axis), axis]
+    loop = loop_over(lowering, call, of, order, rank - 1)
+    dims = identity(call.shape)
+    loop.written, loop.reduction = (tuple(dims[i] for i in order), 0), "scan"
+    loop.writes.append(Buffer(call.position, call.shape, call.itemsize, contiguous_strides(call.shape)))
+    lowering.stores.loops.append(loop)
+    return View.of_buffer(loop.writes[0])
 
 
 @keeping_arguments
@@ -348,10 +367,18 @@ def _has_reduction(part: View, reduced: set[Buffer]) -> bool:
 
 def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: int) -> View:
     draft = Draft(lowering.stores, {call.position})
-    for i, part in enumerate(parts):
-        dims, start = part.access
-        within = (*dims[:dim], lowering.shifted(call.shape[dim], dims[dim], "part", i, dims[dim]), *dims[dim + 1 :])
-        draft.take(View(part.box, call.shape, (within, start), part.stored))
+    bounds = [0]
+    for part in parts:
+
+        def placed(of: Access, first: int = bounds[-1]) -> Access:
+            digits = lowering.shifted(call.shape[dim], of[0][dim], "part", first, of[0][dim])
+            return (*of[0][:dim], digits, *of[0][dim + 1 :]), of[1]
+
+        draft.take(part, placed)
+        bounds.append(bounds[-1] + part.shape[dim])
+    draft.indices[coordinate(call.shape, dim), 0] = None
+    # Of each part two comparisons and a masked read, then the choices; parts in the middle have both conditions.
+    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [0, *(("bound", n) for n in bounds[1:])])
     return draft.done(call.position, call.shape, call.itemsize)
 
 

@@ -12,7 +12,7 @@ from math import prod
 
 from remat.errors import InvalidGraph
 from remat.facts.columns import BoolArray
-from remat.predict.kernels.index import Digits, Shape, uneven
+from remat.predict.kernels.index import Digits, Shape, moves, uneven
 from remat.predict.kernels.ir import Buffer, Loop, View
 from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.passes import Readers
@@ -128,7 +128,9 @@ class Lowering:
 
     def shifted(self, size: int, digits: Digits, *what: object) -> Digits:
         """Returns the digits of a partly read dimension: only their step is known, which is enough to order loops."""
-        return uneven(size, abs(step_of(digits)), *what) if size != 1 else ()
+        if size == 1:
+            return ()
+        return uneven(size, abs(step_of(digits)), *what) if moves(digits) else ((size, 0),)
 
     def first(self, call: Call) -> View:
         first = call.args[0]

@@ -9,16 +9,18 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.index import (
     Access,
     Dims,
-    Shape,
     composed,
     contiguous_strides,
+    coordinate,
     identity,
+    moves,
     opaque,
     part_of,
     shifted_map,
     strided,
 )
-from remat.predict.kernels.ir import Box, View, merged
+from remat.predict.kernels.ir import Box, View
+from remat.predict.kernels.loops import step_of
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
@@ -48,7 +50,7 @@ def seed(lowering: Lowering, call: Call) -> View:
     """Lowers the read of one of several seeds in memory."""
     seeds = lowering.stores.store(lowering.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
-    return View.of_box(Box(call.position, (), call.itemsize, reads, frozenset({call.position})))
+    return View.of_box(Box(call.position, (), call.itemsize, reads, {((), 0): frozenset({call.position})}))
 
 
 # Views whose argument must be row-major, unless its layout is already fixed.
@@ -116,21 +118,38 @@ def patched(lowering: Lowering, call: Call) -> View:
     elif part.shape != shape:
         outer = (*outer[:dim], lowering.shifted(shape[dim], outer[dim], "part", call.args[2:]), *outer[dim + 1 :])
     start: int = call.arg(3, "start", 0) or 0
-    start = max(start + shape[dim], 0) if start < 0 else start
-    # If outer dimensions were flattened with this one, Inductor's index has a division, and is no plain shift.
-    is_shift = call.op == "aten.slice_scatter" and call.arg(5, "step", 1) == 1 and prod(shape[:dim]) == 1
+    start, step = max(start + shape[dim], 0) if start < 0 else start, call.arg(5, "step", 1)
+    if call.op == "aten.select_scatter":
+        lowering.stores.weigh(call.position, 2, {("bound", start)})  # a comparison and a choice
+    elif part.shape != shape:
+        end = min(start + part.shape[dim] * step, shape[dim])
+        bounds = [("bound", n) for n, edge in ((start, 0), (end, shape[dim])) if n != edge]
+        count = len(bounds) + (step != 1)  # a step has a remainder, which is compared with 0
+        operations = 2 * count + 1 + (step != 1)  # the conditions, all of them together, a masked read, and a choice
+        lowering.stores.weigh(call.position, operations, [*bounds, 0] if step != 1 else bounds)
 
     def read(of: Access) -> Access:
         if call.op == "aten.select_scatter":  # the part has a dimension less
             return composed((outer, 0), of)
-        found = shifted_map(of, dim, shape[dim], start) if is_shift else None
+        if not moves(of[0][dim]):
+            return (*of[0][:dim], ((shape[dim], 0),), *of[0][dim + 1 :]), of[1]
+        # If outer dimensions were flattened with this one, Inductor's index has a division, and is no plain shift.
+        # Columns at the beginning of longer rows were hardly flattened.
+        is_start = start == 0 and dim == len(shape) - 1 and not _joins_rows(of[0], part.shape[dim])
+        is_shift = prod(shape[:dim]) == 1 or is_start
+        found = shifted_map(of, dim, shape[dim], start) if step == 1 and is_shift else None
         return part_of(outer, of, dim, start) if found is None else found
 
-    merged(draft.reads, {(buffer, read(of)): n for (buffer, of), n in lowering.stores.loads(part).items()})
-    draft.note(View(part.box, shape, read(part.access), part.stored))
+    draft.take(part, read)
     draft.take(base)
-    draft.indices[_coordinate(shape, dim), 0] = None
+    draft.indices[coordinate(shape, dim), 0] = None
     return draft.done(call.position, shape, call.itemsize)
+
+
+# Whether a row of this size begins where the row before it ends.
+def _joins_rows(dims: Dims, size: int) -> bool:
+    steps = [step_of(digits) for digits in dims[:-1] if moves(digits)]
+    return bool(steps) and steps[-1] == size * step_of(dims[-1])
 
 
 def repeated(lowering: Lowering, call: Call) -> View:
@@ -160,20 +179,28 @@ def padded(lowering: Lowering, call: Call) -> View:
         1
     ]  # two per dimension, the last dimension first; a shift has a positive and a negative one
     changed = [i for i in range(len(call.shape)) if any(widths[2 * (len(call.shape) - 1 - i) :][:2])]
-    dims = tuple(
-        lowering.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d
-        for i, d in enumerate(of.access[0])
-    )
-    return _rearranged(lowering, call, of, (dims, of.access[1]), changed)
+
+    def placed(access: Access) -> Access:
+        return tuple(
+            lowering.shifted(call.shape[i], d, "pad", d, call.args[1]) if i in changed else d
+            for i, d in enumerate(access[0])
+        ), access[1]
+
+    draft = Draft(lowering.stores, {call.position})
+    draft.take(of, placed)
+    bounds: list[int] = []
+    for dim in changed:
+        draft.indices[coordinate(call.shape, dim), 0] = None
+        before, after = widths[2 * (len(call.shape) - 1 - dim) :][:2]
+        bounds += [0] * (before != 0) + [of.shape[dim]] * (after != 0)
+    # The conditions, all of them together, and a masked read.
+    lowering.stores.weigh(call.position, 2 * len(bounds), {("bound", n) for n in bounds})
+    return draft.done(call.position, call.shape, call.itemsize)
 
 
 def _rearranged(lowering: Lowering, call: Call, of: View, access: Access, by: Sequence[int]) -> View:
     draft = Draft(lowering.stores, {call.position})
     draft.take(View(of.box, call.shape, access, of.stored))
     for dim in by:
-        draft.indices[_coordinate(call.shape, dim), 0] = None
+        draft.indices[coordinate(call.shape, dim), 0] = None
     return draft.done(call.position, call.shape, call.itemsize)
-
-
-def _coordinate(shape: Shape, dim: int) -> Dims:
-    return strided(shape, tuple(int(i == dim) for i in range(len(shape))))

@@ -5,7 +5,7 @@ Source: `StorageBox` and `ExternKernel` of torch 2.13 (`torch/_inductor/ir.py`),
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -22,7 +22,7 @@ from remat.predict.kernels.index import (
     strided,
     strides_of,
 )
-from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, View, merged
+from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Steps, View
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
@@ -64,7 +64,7 @@ class Stores:
             written = (identity(box.shape), 0)
             self.loops.append(Loop(box.ops, box.reads, [box.buffer], box.shape, (), box.indices, written))
             if box.reads:  # an expression that reads nothing is kept too
-                box.reads, box.ops, box.heavy, box.indices = {}, frozenset(), False, ()
+                box.reads, box.steps, box.heavy, box.indices = {}, {}, False, ()
         return box.buffer
 
     def settle(self, buffer: Buffer) -> None:
@@ -177,21 +177,22 @@ class Stores:
 
     def has_many(self, box: Box, threshold: int) -> bool:
         # An upper bound first: most expressions are small, and the exact size needs a union of sets.
-        most = len(box.reads) + sum(self._weights[v].most for v in box.ops)
+        most = len(box.reads) + len(box.indices)
+        most += sum(self._weights[v].most for values in box.steps.values() for v in values)
         return most > threshold and self.size(box) > threshold
 
     def size(self, box: Box) -> int:
-        """Returns the number of operations of an expression; reads and constants count as operations."""
+        """Returns the number of operations of an expression; reads, coordinates and constants count as operations."""
         numbers = frozenset[rules.Number]().union(*(self._weights[v].numbers for v in box.ops))
-        return len(box.reads) + self.operations(box.ops) + len(numbers)
+        return len(box.reads) + len(box.indices) + self.operations(box.steps) + len(numbers)
 
     def weigh(self, value: int, operations: int, numbers: Iterable[rules.Number] = ()) -> None:
-        """Adds to the size of a reduction's expression, which depends on how the reduction is lowered."""
+        """Adds to the size of an expression that depends on how the operator is lowered."""
         before = self._weights[value]
         self._weights[value] = rules.Weight(before.operations + operations, before.numbers.union(numbers))
 
-    def operations(self, ops: Iterable[int]) -> int:
-        return sum(self._weights[v].operations for v in ops)
+    def operations(self, steps: Steps) -> int:
+        return sum(self._weights[v].operations for values in steps.values() for v in values)
 
     def take_view(self, view: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
@@ -210,31 +211,51 @@ class Stores:
         return self.take_view(view, shape, (expanded(view.access[0], view.shape, shape), view.access[1]))
 
 
+def _same(access: Access) -> Access:
+    return access
+
+
 @dataclass(slots=True)
 class Draft:
-    """Holds the parts of an expression that is being built; the fields are those of `Box`."""
+    """Holds the parts of an expression that is being built; the fields are those of `Box`.
+
+    Attributes:
+        ops: the values that it computes itself, once for each of its elements.
+    """
 
     stores: Stores
     ops: set[int]
     reads: Reads = field(default_factory=dict[Read, int])
     heavy: bool = False
     indices: dict[Access, None] = field(default_factory=dict[Access, None])
+    steps: Steps = field(default_factory=dict[Access | None, frozenset[int]])
 
-    def take(self, view: View) -> None:
-        merged(self.reads, self.stores.loads(view))
-        self.note(view)
+    def take(self, view: View, moved: Callable[[Access], Access] = _same) -> None:
+        """Adds what computes a view.
 
-    def note(self, view: View) -> None:
+        Args:
+            moved: makes the accesses of the view those of the expression, where an index map cannot say how.
+        """
+        for (buffer, access), times in self.stores.loads(view).items():
+            read = (buffer, moved(access))
+            self.reads[read] = self.reads.get(read, 0) + times
+        self.note(view, moved)
+
+    def note(self, view: View, moved: Callable[[Access], Access] = _same) -> None:
         if view.inlined:
             box = view.box
-            self.ops |= box.ops
+            for access, values in box.steps.items():
+                at = access if access is None else moved(access if view.is_whole else composed(view.access, access))
+                self.steps[at] = self.steps.get(at, frozenset()) | values
             self.heavy |= box.heavy
             for index in box.indices:
-                self.indices[composed(view.access, index)] = None
+                self.indices[moved(composed(view.access, index))] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
-        box = Box(value, shape, itemsize, self.reads, frozenset(self.ops), self.heavy, tuple(self.indices))
-        return View.of_box(box)
+        if self.ops:
+            own = (identity(shape), 0) if self.reads or self.indices else None
+            self.steps[own] = self.steps.get(own, frozenset()) | self.ops
+        return View.of_box(Box(value, shape, itemsize, self.reads, self.steps, self.heavy, tuple(self.indices)))
 
 
 def layout(view: View) -> Shape | None:

@@ -53,7 +53,7 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = Buffer(call.position, shape, itemsize)
-    loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
+    loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
     rows = _rows_of(lowering, of) if prod(sizes) == 1 and lowering.stores.backend.gpu else None
     _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=rows)
     if prod(sizes) == 1 and not rows and lowering.stores.loops[-1].reduced != reduced:
@@ -78,7 +78,9 @@ def _rows_of(lowering: Lowering, of: View) -> tuple[Shape, Shape] | None:
     return found if prod(found[0]) * prod(found[1]) == prod(of.shape) > 1 else None
 
 
-def _loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_outer: int) -> Loop:
+def loop_over(lowering: Lowering, call: Call, of: View, order: list[int], num_outer: int) -> Loop:
+    """Returns a loop over the elements of a value, which keeps the first dimensions and reduces the others."""
+
     def turned(access: Access) -> Access:
         return tuple(access[0][i] for i in order), access[1]
 
@@ -156,10 +158,9 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
         terms.add(frozenset(loads))
         for (buffer, (index_map, first)), times in loads.items():
             merged(draft.reads, {(buffer, (_without(index_map, axes, shape), first)): times})
-    operations = lowering.stores.operations(of.box.ops if of.inlined else ())
+    operations = lowering.stores.operations(of.box.steps if of.inlined else {})
     lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
-    draft.note(View(of.box, of.shape, (thin, start), of.stored))
-    draft.indices = {(_without(index_map, axes, shape), first): None for index_map, first in draft.indices}
+    draft.note(View(of.box, of.shape, (thin, start), of.stored), lambda at: (_without(at[0], axes, shape), at[1]))
     return draft.done(call.position, shape, itemsize)
 
 
@@ -185,7 +186,7 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
             mean = lowering.stores.take_view(mean, shape, (dims, 0))
     else:
         kept = [i for i in range(len(of.shape)) if i not in axes]
-        loop = _loop_over(lowering, call, of, [*kept, *axes], len(kept))
+        loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
         both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
         _reduce(lowering, loop, both, "var")
         mean, squared = map(View.of_buffer, both)

@@ -6,6 +6,7 @@ share or that only CPUs have; `backends` has the thresholds that differ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from remat.predict.kernels.recorded_calls import Call
@@ -63,7 +64,8 @@ PRODUCTS = aten("mm addmm bmm baddbmm _int_mm")
 """Matrix products, whose arguments must have a stride of 1 (`mm_args`)."""
 
 ALIGNED = PRODUCTS | aten("add convolution") | {"triton_kernel_wrapper_functional"}
-"""Calls with aligned results; the results of other calls are in `GraphLowering.unaligned_buffers`."""
+"""Calls with aligned results. On CPUs, the results of other calls are in `GraphLowering.unaligned_buffers`, because
+those of the inputs are (`should_assume_input_aligned`)."""
 
 FIXED_LAYOUT = aten("mm _int_mm convolution_backward")
 """Operators whose arguments are stored in eager's order of strides, too (`GraphLowering.run_node`)."""
@@ -96,15 +98,22 @@ HALF = ("bfloat16", "float16")
 """Parts of a reduction of such numbers are kept in single precision (`Reduction.create_multilayer_helper`)."""
 
 
-Number: TypeAlias = "float | tuple[int, int]"
-"""A constant, which an expression counts once: a number, or a position (index of the argument, value)."""
+Number: TypeAlias = "float | tuple[str, int]"
+"""A constant, which an expression counts once: a number, or ("bound", n) for one that a coordinate is compared with."""
+
+UNCOUNTED = (
+    REDUCTIONS
+    | COUNTS
+    | aten("cat constant_pad_nd embedding gather index repeat select_scatter slice_scatter _unsafe_index")
+)
+"""Operators that only read, or whose operations and constants are counted where they are lowered (`Stores.weigh`)."""
 
 
 class Weight:
     """Describes what a value adds to the size of an expression.
 
     Attributes:
-        operations: its operations, without those of a reduction, which depend on how it is lowered.
+        operations: its operations, without those that depend on how it is lowered.
         numbers: the constants among its arguments; an expression counts each of them once.
         most: what it adds if no other value of the expression has the same constants.
     """
@@ -115,8 +124,32 @@ class Weight:
         self.operations, self.numbers, self.most = operations, numbers, operations + len(numbers)
 
     @classmethod
-    def of(cls, call: Call) -> Weight:
-        if call.op == "aten.select_scatter":  # it compares a coordinate with a position, and neither is a constant
-            return cls(2, frozenset(enumerate(call.args[2:])))
-        numbers: frozenset[Number] = frozenset(argument for argument in call.args if type(argument) in (int, float))
-        return cls(OPERATIONS.get(call.op, 0 if call.op in REDUCTIONS else 1), numbers)
+    def of(cls, call: Call, calls: Sequence[Call]) -> Weight:
+        if call.op in UNCOUNTED:
+            return cls(0, frozenset())
+        if call.op == "aten.pow" and type(call.args[1]) in (int, float):
+            return cls(*_power(call.args[1]))
+        kinds = (int, float, bool) if call.op in CONSTANTS else (int, float)
+        numbers: frozenset[Number] = frozenset(argument for argument in call.args if type(argument) in kinds)
+        return cls(OPERATIONS.get(call.op, 1) + _conversions(call, calls), numbers)
+
+
+# Arguments of another type than the operator computes with are converted first (`lowering.transform_args`).
+def _conversions(call: Call, calls: Sequence[Call]) -> int:
+    if call.op not in ELEMENTWISE - aten("clone") - {"prims.convert_element_type"}:
+        return 0
+    types = [calls[u].dtype for u in call.refs][call.op == "aten.where" :]
+    computes_with = call.dtype
+    if call.dtype == "bool" and types:
+        computes_with = max(types, key=lambda name: ("float" in name, name))
+    return sum(name != computes_with for name in types)
+
+
+# As `lowering.pow`: whole exponents of up to 31 are products.
+def _power(exponent: float) -> tuple[int, frozenset[Number]]:
+    if exponent == 0:
+        return 0, frozenset({1})
+    if exponent == int(exponent) and abs(exponent) < 32:
+        bits = f"{abs(int(exponent)):b}"
+        return len(bits) + bits.count("1") - 2 + (exponent < 0), frozenset()
+    return 1, frozenset() if exponent == 0.5 else frozenset({exponent})
