@@ -435,7 +435,27 @@ def test_the_page_says_how_hard_the_new_instances_are() -> None:
     assert f"Of their {len(of['save'])} budgets of saved bytes, {proven['save']} are proven" in text
     assert f"the largest gap of the others is {max(gaps['save']):.1%}" in text
     assert f"of {len(of['peak'])} budgets of the peak, {proven['peak']}" in text
-    assert f"the median gap is {statistics.median(gaps['peak']):.0%}" in text
+    assert f"the median gap is {statistics.median(gaps['peak']):.1%}" in text
+
+
+def test_the_page_states_how_many_peaks_are_proven_by_size() -> None:
+    rows = {(row["instance"], row["bytes"]): row for row in answer_rows(FOLDER) if row["budget"].startswith("peak")}
+    sizes = [(RELEASED.instances[name]["values"], row) for (name, _), row in rows.items()]
+    gap = {key: 1 - row["bound"] / max(row["objective"], 1) for key, row in rows.items()}
+    text = " ".join((FOLDER.parents[2] / "docs" / "benchmark" / "answers.md").read_text().split())
+    proven = sum(row["status"] == "optimal" for row in rows.values())
+    within = sum(one <= 0.01 for one in gap.values())
+    assert f"Now {proven} of all {len(rows)} are proven, and {within} are within 1% of their bound" in text
+    for word, low, high in (
+        ("up to 600", 0, 600),
+        ("to 1,300", 600, 1300),
+        ("to 2,300", 1300, 2300),
+        ("more", 2300, 1e9),
+    ):
+        of = [row for size, row in sizes if low < size <= high]
+        optimal = sum(row["status"] == "optimal" for row in of)
+        middle = statistics.median(gap[row["instance"], row["bytes"]] for row in of)
+        assert f"| {word} | {len(of)} | {optimal} | {f'{middle:.0%}' if middle else '0'} |" in text
 
 
 def test_the_example_of_the_page_is_a_run(tmp_path: Path) -> None:
