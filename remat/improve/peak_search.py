@@ -267,7 +267,7 @@ def _searched_on(
     if more is None:
         return answer
     if more.termination.reason is TerminationReason.INFEASIBLE and answer.plan is None:
-        detail = f"no plan has a peak of at most {limit_bytes} bytes ({more.certificate}): raise the budget"
+        detail = f"no plan has a peak of at most {limit_bytes} bytes ({more.certificate}): {answer.termination.detail}"
         return replace(answer, termination=Termination(TerminationReason.INFEASIBLE, detail=detail))
     if more.plan is None:
         return answer
