@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from remat import Choice, Graph, Problem, Solution, TerminationReason, UnsupportedProblem
+from remat.improve.progress import ended_early
 from remat.plugin import BoolArray, ClaimedBound, Termination
 from remat.predict.memory import Simulator
 from solvers.cpsat_backend import new_backend, run_search
@@ -71,7 +72,7 @@ def cheapest_within_peak(
             bound = best.cost(problem)
             break
         if outcome.saved is None:
-            limit = "time"
+            limit = ended_early().limit
             break
         moments = _too_full(simulator, outcome.saved, limit_bytes)
         if not moments:

@@ -26,6 +26,7 @@ from remat import (
     solve,
 )
 from remat.facts.columns import BoolArray
+from remat.improve.peak_plans import PeakPlans
 from remat.improve.peak_search import fit_peak
 from remat.predict.memory import Simulator
 from remat.testing import graphs
@@ -139,6 +140,14 @@ def test_a_search_without_time_returns_its_incumbent() -> None:
     hurried = cheapest_within_peak(graph, problem, LIMIT_BYTES, incumbent, time_limit_s=1e-9)
     assert hurried.plan == incumbent.plan(problem)
     assert (hurried.termination.reason, hurried.termination.limit) == (TerminationReason.FEASIBLE, "time")
+
+
+def test_a_free_plan_that_only_the_exact_search_finds_is_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, problem = qehvi()
+    limit_bytes = PeakPlans(graph, problem, Lagrangian()).cheapest.peak_bytes
+    monkeypatch.setattr(PeakPlans, "within", lambda *_: None)
+    found = fit_peak(graph, problem, (limit_bytes,))
+    assert (found.objective, found.bound, found.is_optimal, found.is_proven) == (0, 0, True, False)
 
 
 def test_a_plan_beyond_the_limit_is_refused() -> None:

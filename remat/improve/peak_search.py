@@ -230,13 +230,7 @@ def fit_peak(
 
     taken, best = checked_plan(plans, measured, limit_bytes, limits)
     if best is None:
-        smallest = plans.smallest.peak_bytes if taken is None else taken
-        early = f"{ended_early().detail}; " if is_over() else ""
-        detail = (
-            f"{early}no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest} "
-            f"({human_bytes(smallest)}), and none is below {least.bytes} ({human_bytes(least.bytes)}); raise the budget"
-        )
-        answer = Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
+        answer = _none_found(limit_bytes, plans.smallest.peak_bytes if taken is None else taken, least.bytes)
     else:
         plan = best.choice.plan(problem)
         cost = check_plan(problem, plan)
@@ -250,6 +244,16 @@ def fit_peak(
         is_infeasible = answer.termination.reason is TerminationReason.INFEASIBLE
         raise (Infeasible if is_infeasible else LimitReached)(answer.termination.detail)
     return replace(answer, solve_time_s=time.perf_counter() - start)
+
+
+def _none_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> Solution:
+    early = f"{ended_early().detail}; " if is_over() else ""
+    detail = (
+        f"{early}no plan was found with a peak of at most {limit_bytes} bytes. The smallest found is {smallest_bytes} "
+        f"({human_bytes(smallest_bytes)}), and none is below {least_bytes} ({human_bytes(least_bytes)}); raise the "
+        "budget"
+    )
+    return Solution(None, None, Termination(TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
 
 
 def _searched_on(
@@ -275,7 +279,8 @@ def _searched_on(
     if peak_bytes > limit_bytes:
         raise InvalidPlan(f"solver {solver.name!r}: its plan has a peak of {peak_bytes} bytes, above {limit_bytes}")
     cost = check_plan(problem, more.plan)
-    proof = max(answer, more, key=lambda one: one.bound or 0)  # of equal bounds the first one, which a flow proves
+    # Of equal bounds the first one, which a flow proves; an answer without a plan has none.
+    proof = max(answer, more, key=lambda one: -1 if one.bound is None else one.bound)
     if proof.bound == cost:
         claim = Termination(TerminationReason.OPTIMAL, cost)
     else:
