@@ -30,7 +30,8 @@ class PassFacts:
 
     freeable: Collection[int]  # arguments that the pass may free
     donated: Collection[int]  # those of `freeable` that the pass may overwrite
-    # ops, dtypes: of every value of the graph.
+    # names, ops, dtypes: of every value of the graph.
+    names: Sequence[str]
     ops: Sequence[str]
     dtypes: Sequence[str]
     gpu: bool  # whether each kernel is a step; on CPUs, the kernels between two calls are one function
@@ -44,8 +45,8 @@ class AllocatedPass:
         steps: each step is the kernels of one function, or a call.
         start, end: the first and the last step of each buffer that owns memory. A buffer without a start is an argument
             of the pass, one without an end is returned. If the end is before the start, the buffer was never used.
-        size: the bytes in memory of each buffer for which `Buffer.bytes` is wrong. These are buffers that overwrite a
-            larger buffer, and buffers of copies back that have begun.
+        size: the bytes in memory of each buffer for which `Buffer.storage_bytes` is wrong. These are buffers that
+            overwrite a larger buffer, and buffers of copies back that have begun.
     """
 
     def __init__(self, scheduled: ScheduledPass, facts: PassFacts) -> None:
@@ -130,7 +131,7 @@ class AllocatedPass:
     def _flush(self, at: int) -> None:
         if self._waiting:
             self.steps.append(tuple(self._waiting))
-        for buffer in self._dropped:
+        for buffer in sorted(self._dropped, key=self._name):  # as `Scheduler.free_buffers`
             if buffer not in self._gone:
                 self._drop(buffer, at)
         self._waiting.clear()
@@ -204,7 +205,7 @@ class AllocatedPass:
                 and not old.output
                 and not (old in group.written and self._crosses(old, group) and self._is_local(old, group))
                 and not self.scheduled.scheduler.readers(old) & ~before
-                and _LEAST_SHARE * old.bytes <= buffer.bytes <= old.bytes
+                and _LEAST_SHARE * old.storage_bytes <= buffer.storage_bytes <= old.storage_bytes
                 and self._dtype(old) == self._dtype(buffer)
                 and len({(merged_loops(dims), start) for read, dims, start in group.deps if read is old}) == 1
             ):
@@ -240,19 +241,19 @@ class AllocatedPass:
         if over is not None:
             self._gone.add(over)
             self._heir[over] = buffer
-            self.size[buffer] = self.size.get(over, over.bytes)
+            self.size[buffer] = self.size.get(over, over.storage_bytes)
             self.end[over] = len(self.steps) - 1
             return
         if not (free := self._free.get(self._key(buffer))):
             return
         old, since = free[-1]
         between = max(self._planned_bytes[since + 1 : at], default=0)
-        if since + 1 == at or between + buffer.bytes <= self._planned_peak:
+        if since + 1 == at or between + buffer.storage_bytes <= self._planned_peak:
             free.pop()
             self._heir[old] = buffer
             self.end[old] = len(self.steps) - 1
             for i in range(since + 1, at):
-                self._planned_bytes[i] += buffer.bytes
+                self._planned_bytes[i] += buffer.storage_bytes
 
     def _drop(self, buffer: Buffer, at: int) -> None:
         self.end[buffer] = len(self.steps) - 1
@@ -260,8 +261,12 @@ class AllocatedPass:
             self._free.setdefault(self._key(buffer), []).append((buffer, at))
 
     def _key(self, buffer: Buffer) -> tuple[str, int]:
-        return self._dtype(buffer), buffer.bytes
+        return self._dtype(buffer), buffer.storage_bytes
+
+    def _name(self, buffer: Buffer) -> str:
+        return self.scheduled.scheduler.names.get(buffer) or self._facts.names[buffer.value]
 
     def _dtype(self, buffer: Buffer) -> str:
-        dtype = self._facts.dtypes[buffer.value]
+        # The buffer from which a variance is computed belongs to a tuple, which has no dtype.
+        dtype = self._facts.dtypes[buffer.value] or f"float{8 * buffer.itemsize}"
         return "float32" if dtype in rules.HALF and buffer.itemsize == 4 else dtype

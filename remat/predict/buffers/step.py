@@ -123,7 +123,8 @@ class StepMemory:
         made = [v for v in scheduled.arguments if frees and not graph.leaf[v]]
         donated = [v for v in made if not graph.derived(externally_visible)[v]]
         gpu = self._fuser.backend.gpu
-        return AllocatedPass(scheduled, PassFacts(made, donated, graph.ops, graph.dtypes, gpu, has_torchs_order(graph)))
+        facts = PassFacts(made, donated, graph.names, graph.ops, graph.dtypes, gpu, has_torchs_order(graph))
+        return AllocatedPass(scheduled, facts)
 
     # What the forward pass returns is alive until its last reader, or as long as the caller holds it.
     def _hand_over(self, joined: _Joined, forward: AllocatedPass, backward: AllocatedPass) -> None:
@@ -185,7 +186,7 @@ class _Joined:
         shift, end = (self.forward_steps, self.steps) if backward else (0, self.forward_steps)
         for buffer, start in allocated.start.items():
             last = allocated.end.get(buffer, end - 1 - shift)
-            size = allocated.size.get(buffer, buffer.bytes)
+            size = allocated.size.get(buffer, buffer.storage_bytes)
             self.rows[buffer] = [buffer.value, int(backward), start + shift, last + shift, size]
 
     # A buffer that this graph does not own has no row.

@@ -32,6 +32,8 @@ class KernelBackend:
     # whether gradients of convolutions require eager's layouts (`constrain_to_fx_strides`), not the library's
     # (`convolution_backward_lowering`).
     eager_gradients: bool = False
+    # whether rows of a tensor that is reshaped are padded (`View.create`).
+    pads_reshaped: bool = False
     # whether a generated kernel does scatter_add (`use_scatter_fallback`): on CPUs only with a single thread.
     adds_in_place: bool = False
 
@@ -46,6 +48,7 @@ class KernelBackend:
             max_ops=TRITON.max_ops,
             two_step_variance=self.two_step_variance if release(torch) >= (2, 12) else UNROLLED - 1,
             eager_gradients=True,
+            pads_reshaped=True,
         )
 
 

@@ -25,6 +25,7 @@ from remat.predict.kernels.kernel import Kernel
 from remat.predict.kernels.library import attention, call_library, copy_step, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
+from remat.predict.kernels.padding import Padding, results_with_views, unpadded
 from remat.predict.kernels.passes import Rewrites, Rewritten
 from remat.predict.kernels.realize import Stores
 from remat.predict.kernels.recorded_calls import calls_of
@@ -120,6 +121,9 @@ class Fuser:
         self._restriding = np.array([op == "aten.as_strided" for op in ops], np.bool_)
         turning = turning_images(graph.meta.get("torch", ""))
         self._convolutions = np.array([op in turning for op in ops], np.bool_)
+        # Rows of which the size varies are not padded (`pad_dynamic_shapes`).
+        self._pads = self.backend.gpu and not any(call.dtype == "symint" for call in self._calls)
+        self._results = [results_with_views(self._calls, results) for results in (graph.output, graph.gradient)]
         self._base: list[int] = graph.base.tolist()
 
     def kernels(self, saved: BoolArray, offloaded: BoolArray | None = None) -> tuple[Kernel, ...]:
@@ -151,10 +155,13 @@ class Fuser:
         forward = order.forward
         if self.copy_stream and hosted.any():
             forward = forward[np.argsort(early_places(graph, forward), kind="stable")]
-        return (
-            self._pass(forward, graph.output | order.saved, last, hosted, backward=False),
-            self._pass(order.backward, graph.gradient, last, hosted, backward=True),
-        )
+        first = self._pass(forward, graph.output | order.saved, last, hosted, backward=False)
+        padded = {
+            v: buffer.fix()
+            for v, buffer in first.returned.items()
+            if buffer.storage_bytes != buffer.bytes and buffer.shape == self._calls[v].shape
+        }
+        return first, self._pass(order.backward, graph.gradient, last | padded, hosted, backward=True)
 
     def _turns_images(self, values: IntArray) -> bool:
         positions: list[int] = values[self._convolutions[values]].tolist()
@@ -183,10 +190,14 @@ class Fuser:
         images = {v: strides for v, strides in last.items() if convolves and not restrided[v]}
         columns = (readers.tolist(), kept.tolist(), (kept | restrided).tolist(), realized.tolist(), ordered.tolist())
         uses = Uses(*columns, convolves, images, done.uses)
-        lowering = Lowering(Stores(self._calls, self._weights, strides, self.backend), uses, self._rules)
+        padding = Padding() if self._pads else None
+        lowering = Lowering(Stores(self._calls, self._weights, strides, self.backend, padding), uses, self._rules)
+        dense = unpadded(self._calls, done.values, self._results[backward]) if padding else frozenset[int]()
         buffers, moved = lowering.take_arguments(arguments, strides, hosted), dict[int, Buffer]()
         copies = HostCopies(graph, values, hosted, backward=backward, copy_stream=self.copy_stream)
         for v in done.values:
+            if padding:
+                padding.active = v not in dense
             for copy in copies.due_before(v):
                 copy_step(lowering, copy, moved)
             if v in done.copies:
@@ -199,6 +210,8 @@ class Fuser:
                 lowering.settle(v, product_and_bias(lowering, self._calls[v]))
             else:
                 lowering.run(v)
+        if padding:
+            padding.active = True
         for copy in copies.remaining():
             copy_step(lowering, copy, moved)
         scheduler = _SCHEDULERS[self.backend.name](lowering.finish())

@@ -12,6 +12,7 @@ from typing import Literal
 
 from remat.predict.kernels.host_copies import CopyStep
 from remat.predict.kernels.index import Access, Shape, contiguous_strides, identity
+from remat.predict.kernels.padding import Padding, padded_strides
 
 
 @dataclass(eq=False, slots=True)
@@ -24,16 +25,29 @@ class Buffer:
     strides: Shape | None = None  # in elements; None while the loop that writes the buffer may still choose them
     offset: int = 0  # of the first element, for a part of a concatenation
     output: bool = False  # whether the pass returns it
-    bytes: int = field(init=False)
+    padding: Padding | None = None  # whether its rows are padded, if its strides may still be chosen
+    bytes: int = field(init=False)  # those of its elements
 
     def __post_init__(self) -> None:
         self.bytes = prod(self.shape) * self.itemsize
 
+    @property
+    def storage_bytes(self) -> int:
+        """Returns the bytes of its memory, with the gaps between its rows."""
+        if self.padding is None or self.strides is None or not self.bytes:
+            return self.bytes
+        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * self.itemsize
+
+    def lay_out(self, strides: Shape) -> Shape:
+        """Sets the strides, with gaps where the compiler pads rows, and returns them."""
+        is_padded = self.padding is not None and self.padding.active
+        self.strides = padded_strides(self.shape, strides, self.itemsize) if is_padded else strides
+        return self.strides
+
     def fix(self) -> Shape:
         """Makes the strides row-major if they are still None, and returns them."""
-        if self.strides is None:
-            self.strides = contiguous_strides(self.shape)
-        return self.strides
+        return self.lay_out(contiguous_strides(self.shape)) if self.strides is None else self.strides
 
 
 Read = tuple[Buffer, Access]

@@ -98,8 +98,14 @@ def _as_argument(view: View) -> Buffer:
     return Buffer(view.box.value, view.shape, view.box.itemsize, layout(view) or contiguous_strides(view.shape))
 
 
+# Not so for products of batches (`InductorChoices._need_to_fix_layout`).
+_WRITTEN_IN_ANY_LAYOUT = rules.aten("mm addmm")
+
+
 def _result(lowering: Lowering, call: Call, loop: Loop) -> View:
-    buffer = Buffer(call.position, call.shape, call.itemsize, lowering.stores.strides[call.position])
+    buffer = lowering.stores.flexible(call.position, call.shape, call.itemsize)
+    if not (call.op in _WRITTEN_IN_ANY_LAYOUT or (len(loop.values) > 1 and not loop.several)):
+        buffer.strides = lowering.stores.strides[call.position]
     loop.writes.append(buffer)
     return View.of_buffer(buffer)
 
@@ -127,7 +133,8 @@ def scan(lowering: Lowering, call: Call) -> View | None:
     loop = loop_over(lowering, call, of, order, rank - 1)
     dims = identity(call.shape)
     loop.written, loop.reduction = (tuple(dims[i] for i in order), 0), "scan"
-    loop.writes.append(Buffer(call.position, call.shape, call.itemsize, contiguous_strides(call.shape)))
+    loop.writes.append(lowering.stores.flexible(call.position, call.shape, call.itemsize))
+    loop.writes[0].fix()
     lowering.stores.loops.append(loop)
     return View.of_buffer(loop.writes[0])
 
@@ -145,7 +152,7 @@ def batched_product(lowering: Lowering, call: Call) -> View | None:
         view = lowering.views[u]
         buffer = view.box.buffer
         if (buffer is None or buffer.strides is None) and not _either_last(view.shape, lowering.stores.strides[u]):
-            lowering.views[u] = lowering.stores.exactly(view, contiguous_strides(view.shape))
+            lowering.views[u] = lowering.stores.exactly(view, contiguous_strides(view.shape), may_pad=True)
     return library(lowering, call)
 
 
@@ -394,7 +401,9 @@ def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Sha
     else:
         shapes = [(u, lowering.views[u].shape) for u in call.refs if u in lowering.views]
         last = any(_lies_last(shape, lowering.stores.strides[u]) for u, shape in shapes)
-    return _turned(call.shape) if last else contiguous_strides(call.shape)
+    if last:
+        return _turned(call.shape)
+    return lowering.stores.flexible(call.position, call.shape, call.itemsize).fix()
 
 
 def _lies_last(shape: Shape, strides: Shape | None) -> bool:

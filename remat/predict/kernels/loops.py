@@ -64,7 +64,7 @@ def decide_layout(loop: Loop) -> None:
     for buffer in loop.writes:
         if buffer.strides is None and loop.generated and loop.reads and len(loop.sizes) > 1:
             reads = tuple(in_memory(read, access)[0] for read, access in loop.reads)
-            buffer.strides = _like_reads(buffer.shape, loop.sizes, reads)
+            buffer.lay_out(_like_reads(buffer.shape, loop.sizes, reads))
         buffer.fix()
 
 
@@ -244,7 +244,7 @@ def _normal(dims: Dims, shape: Shape, order: tuple[int, ...]) -> Dims:
 
 
 def moved_bytes(dep: Dep) -> int:
-    """Returns the bytes of an access: its distinct points, or the whole buffer if the position is unknown."""
+    """Returns the bytes of an access by Inductor's estimate: its points, or the whole buffer if these are unknown."""
     buffer, dims, offset = dep
     points = None if is_runtime_position(offset) else _points(dims)
     return buffer.bytes if points is None else points * buffer.itemsize
@@ -252,7 +252,8 @@ def moved_bytes(dep: Dep) -> int:
 
 @lru_cache(maxsize=1 << 14)
 def _points(dims: Dims) -> int | None:
-    if any(s < 0 for digits in dims for _, s in digits[:1]):
+    # Of an uneven digit the step is known, and Inductor counts its points as if they were distinct (`MemoryDep`).
+    if any(-STEPS < s < 0 for digits in dims for _, s in digits[:1]):
         return None
     moving = (digits for digits in dims if any(s for _, s in digits))
     return prod(n for digits in moving for n, _ in digits)

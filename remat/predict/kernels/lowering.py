@@ -64,7 +64,8 @@ class Lowering:
         for v in values:
             call = self.stores.calls[v]
             on_host = Buffer(v, (0, *call.shape), call.itemsize)
-            buffers[v] = on_host if hosted[v] else Buffer(v, call.shape, call.itemsize, strides[v])
+            own = Buffer(v, call.shape, call.itemsize, strides[v], padding=self.stores.padding)
+            buffers[v] = on_host if hosted[v] else own
             view = View.of_buffer(buffers[v])
             self.views[v] = self.stores.exactly(view, self._required_strides(v)) if self.uses.exact[v] else view
         return buffers
@@ -92,7 +93,7 @@ class Lowering:
                 view = stores.in_order(view, self._required_strides(v))
                 view.stored |= not view.is_whole and view.box.buffer is not None and prod(view.shape) > 1
             elif view.shape:
-                view = stores.exactly(view, self._required_strides(v))
+                view = stores.exactly(view, self._required_strides(v), may_pad=True)
         if uses.readers[v] > 1:
             view = self._shared(v, view)
         if stores.has_many_reads(view.box):

@@ -59,6 +59,8 @@ _RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "uns
 
 def view_operator(lowering: Lowering, call: Call) -> View:
     of = lowering.first(call)
+    if call.shape == of.shape and call.op in ("aten.expand", "aten.view", "aten._unsafe_view", "aten.reshape"):
+        return of  # it is no view for the compiler
     if call.op == "aten.expand":
         lowering.stores.store_if_reused(of, prod(call.shape) // max(prod(of.shape), 1))
     access = view_access(call, of.shape, of.access)

@@ -24,6 +24,7 @@ from remat.predict.kernels.index import (
 )
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Steps, View
 from remat.predict.kernels.loops import decide_layout
+from remat.predict.kernels.padding import Padding, padded_strides
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
 from remat.predict.kernels.view_maps import expanded
@@ -34,12 +35,19 @@ class Stores:
 
     Attributes:
         strides: eager's strides of each value in this pass.
+        padding: whether layouts that are fixed now are padded; None if the compiler pads none.
     """
 
     def __init__(
-        self, calls: Sequence[Call], weights: Sequence[rules.Weight], strides: Sequence[Shape], backend: KernelBackend
+        self,
+        calls: Sequence[Call],
+        weights: Sequence[rules.Weight],
+        strides: Sequence[Shape],
+        backend: KernelBackend,
+        padding: Padding | None = None,
     ) -> None:
         self.calls, self.strides, self.backend = calls, strides, backend
+        self.padding = padding
         self.loops: list[Loop] = []
         self._weights = list(weights)
 
@@ -60,12 +68,17 @@ class Stores:
     def store(self, box: Box, strides: Shape | None = None) -> Buffer:
         """Returns the buffer of a value; an expression first gets a buffer and a loop that writes it."""
         if box.buffer is None:
-            box.buffer = Buffer(box.value, box.shape, box.itemsize, strides)
+            box.buffer = self.flexible(box.value, box.shape, box.itemsize)
+            box.buffer.strides = strides
             written = (identity(box.shape), 0)
             self.loops.append(Loop(box.ops, box.reads, [box.buffer], box.shape, (), box.indices, written))
             if box.reads:  # an expression that reads nothing is kept too
                 box.reads, box.steps, box.heavy, box.indices = {}, {}, False, ()
         return box.buffer
+
+    def flexible(self, value: int, shape: Shape, itemsize: int) -> Buffer:
+        """Returns a buffer whose layout the compiler may choose."""
+        return Buffer(value, shape, itemsize, padding=self.padding)
 
     def settle(self, buffer: Buffer) -> None:
         """Fixes the strides of a buffer, in the order in which the loop that writes it reads."""
@@ -78,9 +91,14 @@ class Stores:
         return next((loop for loop in reversed(self.loops) if buffer in loop.writes), None)
 
     def settle_rows(self, view: View) -> None:
-        """Fixes the strides of a buffer that is about to be reshaped: row-major, unless they are fixed already."""
-        if view.is_whole and view.box.buffer is not None:
-            view.box.buffer.fix()
+        """Fixes the strides of a buffer that is about to be reshaped: row-major, unless they are fixed already.
+
+        Since torch 2.13 its rows are not padded (`View.create`).
+        """
+        buffer = view.box.buffer
+        if view.is_whole and buffer is not None and buffer.strides is None:
+            buffer.padding = buffer.padding if self.backend.pads_reshaped else None
+            buffer.fix()
 
     def copy(self, view: View, strides: Shape | None = None) -> View:
         """Adds a loop that stores a value as the view shows it. A copy of a buffer computes no value."""
@@ -116,11 +134,17 @@ class Stores:
         buffer = view.box.buffer
         if buffer is not None and buffer.strides is None and not view.is_whole:
             last = channels_last(buffer.shape)
-            buffer.strides = last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape)
+            buffer.lay_out(last if self.strides[buffer.value] == last else contiguous_strides(buffer.shape))
 
-    def exactly(self, view: View, strides: Shape) -> View:
-        """Stores a value with the given strides, or copies it if it has others."""
+    def exactly(self, view: View, strides: Shape, *, may_pad: bool = False) -> View:
+        """Stores a value with the given strides, or copies it if it has others.
+
+        Args:
+            may_pad: whether its rows may be padded.
+        """
         box = view.box
+        if may_pad and self.padding is not None and self.padding.active:
+            strides = padded_strides(view.shape, strides, box.itemsize)
         if view.is_whole and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = strides
             return view
@@ -141,7 +165,9 @@ class Stores:
         if current and _ordered(view.shape, current, strides):
             return view
         has_gaps = sum((n - 1) * stride for n, stride in zip(view.shape, strides, strict=True)) >= prod(view.shape)
-        return self.exactly(view, in_order_of(view.shape, strides) if has_gaps else strides)
+        dense = in_order_of(view.shape, strides) if has_gaps else strides
+        # What has this order already is frozen as it is (`ExternKernel.require_strides`).
+        return self.exactly(view, dense, may_pad=view.is_whole and dense == contiguous_strides(view.shape))
 
     def hint(self, view: View) -> None:
         """Stores an expression that reads more than one tensor (`StorageBox.realize_hint`)."""

@@ -52,7 +52,7 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     alone = prod(sizes) == 1 and not lowering.stores.backend.gpu
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
-    buffer = Buffer(call.position, shape, itemsize)
+    buffer = lowering.stores.flexible(call.position, shape, itemsize)
     loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
     rows = _rows_of(lowering, of) if prod(sizes) == 1 and lowering.stores.backend.gpu else None
     _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=rows)
@@ -139,7 +139,9 @@ def _first_parts(
     indices = tuple(cut(index) for index in loop.indices)
     # A variance in parts is a mean, a sum of squares, and a count.
     itemsize = 4 if lowering.stores.calls[like.value].dtype in rules.HALF else like.itemsize
-    partial = [Buffer(like.value, sizes, itemsize) for _ in range(3 if how.startswith("var") else results)]
+    partial = [
+        lowering.stores.flexible(like.value, sizes, itemsize) for _ in range(3 if how.startswith("var") else results)
+    ]
     unsplit = (prod(loop.sizes), prod(loop.reduced))
     _reduce(lowering, Loop(loop.values, reads, [], sizes, inner, indices), partial, how, unsplit)
     whole: Reads = {(buffer, (identity(sizes), 0)): 1 for buffer in partial}
@@ -187,9 +189,10 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
     else:
         kept = [i for i in range(len(of.shape)) if i not in axes]
         loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
-        both = [Buffer(call.position, shape, itemsize) for _ in range(2)]
-        _reduce(lowering, loop, both, "var")
-        mean, squared = map(View.of_buffer, both)
+        # The third result is the count. Nothing reads it, so it is removed.
+        results = [lowering.stores.flexible(call.position, shape, itemsize) for _ in range(3)]
+        _reduce(lowering, loop, results, "var")
+        mean, squared, _ = map(View.of_buffer, results)
         correction = call.kwargs.get("correction")  # the sum is divided by max(0, count - correction)
         lowering.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
         variance = _over(lowering, call, (squared,), shape)

@@ -26,17 +26,18 @@ class Scheduler(ABC, Generic[N, G]):
 
     Attributes:
         number: the place of each buffer in the order of creation; each result of a call has its own.
+        names: Inductor's name of each buffer, by which it sorts what a group needs, and what is freed at a time.
     """
 
     def __init__(self, loops: Sequence[Loop]) -> None:
         for loop in loops:
             decide_layout(loop)
+        self.names = _names(loops)
         loops = _alive(loops)
         self._writer_of: dict[Buffer, int] = {buffer: i for i, loop in enumerate(loops) for buffer in loop.writes}
         self._readers: dict[Buffer, int] = {}
         nests: list[N] = [self._nest(loop, i) for i, loop in enumerate(loops)]
         self.number = _placed(nests)
-        self._name = {buffer: str(number) for buffer, number in self.number.items()}
         for nest in nests:
             for buffer, _, _ in nest.reads:
                 self._readers[buffer] = self._readers.get(buffer, 0) | 1 << nest.index
@@ -166,7 +167,7 @@ class Scheduler(ABC, Generic[N, G]):
     def needs(self, group: G) -> list[Buffer]:
         """Returns the buffers that a group reads and other groups write, sorted by name as text (buf10 before buf9)."""
         if group not in self._needs:
-            self._needs[group] = sorted({dep[0] for dep in group.unmet}, key=self._name.__getitem__)
+            self._needs[group] = sorted({dep[0] for dep in group.unmet}, key=self.names.__getitem__)
         return self._needs[group]
 
     def _sorted(self, groups: Iterable[G]) -> list[G]:
@@ -203,6 +204,18 @@ def _alive(loops: Sequence[Loop]) -> list[Loop]:
             if loop.mutates is not None:
                 needed_buffers.add(loop.mutates)
     return alive[::-1]
+
+
+# As `GraphLowering.register_buffer`, which also counts buffers that are removed later.
+def _names(loops: Sequence[Loop]) -> dict[Buffer, str]:
+    names: dict[Buffer, str] = {}
+    count = 0
+    for loop in loops:
+        count += loop.several
+        for buffer in loop.writes:
+            names[buffer] = f"buf{count}"
+            count += 1
+    return names
 
 
 def _placed(nests: Sequence[Nest]) -> dict[Buffer, int]:

@@ -1,0 +1,74 @@
+"""Rows of tensors that TorchInductor pads on GPUs, and what follows for kernels and peaks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat
+from costmodels import ByteTraffic, MemoryBudget
+from experiments.models.save_everything import SaveEverything
+from remat.predict.kernels import kernels
+from remat.predict.kernels.padding import padded_strides
+from remat.predict.kernels.strides import channels_last
+from remat.problem.costmodel import CostModel
+from remat.pytorch import virtual_gpu
+from remat.pytorch.inductor.rehearsed import rehearsed_peak
+from remat.pytorch.inductor.scheduled import Scheduled
+from tests.depth import deep_except
+
+
+class Block(nn.Module):
+    """Attention that is written out, then a perceptron, each after a normalization."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.norms = heads, nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.mixed, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.perceptron = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (y.unflatten(2, (self.heads, -1)).transpose(1, 2) for y in self.mixed(self.norms[0](x)).chunk(3, -1))
+        weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
+        x = x + self.out((weights @ v).transpose(1, 2).flatten(2))
+        return x + self.perceptron(self.norms[1](x))
+
+
+class ClassToken(nn.Module):
+    """Classifies 64 patches by one more token, so that rows of attention have 65 numbers."""
+
+    def __init__(self, classes: int = 10, width: int = 128) -> None:
+        super().__init__()
+        self.token, self.blocks = nn.Parameter(torch.randn(1, 1, width)), nn.Sequential(*(Block(width, 4),) * 2)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, patches: Tensor, labels: Tensor) -> Tensor:
+        x = self.blocks(torch.cat([self.token.expand(len(patches), -1, -1), patches], 1))
+        return nn.functional.cross_entropy(self.head(x[:, 0]), labels)
+
+
+@pytest.mark.parametrize(
+    "cost_model",
+    deep_except([MemoryBudget(0.0)], [SaveEverything(), MemoryBudget(0.0), ByteTraffic(mode="aggressive")]),
+    ids=str,
+)
+def test_attention_with_a_class_token_has_the_kernels_and_the_peak_of_inductors_code(cost_model: CostModel) -> None:
+    step = ClassToken()
+    graph = remat.capture(step, torch.randn(2, 64, 128), torch.zeros(2, dtype=torch.long), device="h200")
+    plan = remat.solve(cost_model.pose(graph)).plan
+    assert plan is not None
+    with virtual_gpu("h200"):
+        written = Scheduled(graph).kernels(plan)
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+    assert len(kernels(graph, plan)) == len(written)
+    assert sum(k.bytes for k in kernels(graph, plan)) == sum(k.bytes for k in written)
+
+
+def test_rows_up_to_1024_numbers_and_channels_last_images_are_not_padded() -> None:
+    assert padded_strides((2, 4, 65, 65), (16900, 4225, 65, 1), 4) == (17024, 4256, 65, 1)
+    assert padded_strides((2, 4, 65, 65), (16900, 4225, 65, 1), 2) == (17152, 4288, 65, 1)
+    assert padded_strides((8, 1025), (1025, 1), 4) == (1056, 1)
+    assert padded_strides((1025, 8), (1, 1025), 4) == (1, 1056)
+    for shape, strides in (((8, 1023), (1023, 1)), ((8, 1056), (1056, 1)), ((2, 33, 65, 65), None)):
+        assert padded_strides(shape, strides or channels_last(shape), 4) == (strides or channels_last(shape))
