@@ -35,6 +35,20 @@ def batch() -> Tensor:
     return torch.randn(64, WIDTH)
 
 
+def test_a_report_without_graphs_names_graph_breaks() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.compiler.disable(self.layer)(x)
+
+    step = remat.compile(Broken(), codegen=False)
+    step(batch()).sum().backward()
+    assert "graph breaks left nothing to plan: TORCH_LOGS=graph_breaks" in str(step.report())
+
+
 def test_a_report_says_what_is_kept_for_real() -> None:
     model, x = Model(), batch()
     step = remat.compile(model, codegen=False)

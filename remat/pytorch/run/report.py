@@ -98,7 +98,8 @@ class Report:
             return (
                 "no graph was planned. Nothing was called with gradients yet; or torch.compile is switched off; or it "
                 "took what it had compiled before, for an equal model; or it compiles none of this model, as "
-                "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model)"
+                "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model); or graph "
+                "breaks left nothing to plan: TORCH_LOGS=graph_breaks shows them"
             )
         table = Table(Column("graph", min_width=5), **_STYLE)
         offloads = any(planned.plan.offloaded for planned in self.graphs)
