@@ -240,7 +240,7 @@ def nothing_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        (MemoryBudget(0.3, of="peak"), "30% of the peak of PyTorch's default plan"),
+        (MemoryBudget(0.3, of="peak"), "30% of the predicted peak of PyTorch's default plan"),
         (MemoryBudget(0.0), "0% of what PyTorch's default plan saves"),
     ],
 )

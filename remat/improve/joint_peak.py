@@ -334,7 +334,7 @@ def fit_joint_peak(
         told = "" if taken is None else f"the peak of {graphs} is {human_bytes(taken)} by the check"
         why = ""
         if taken is not None and taken > limit:
-            why = f", which is more than the limit of {human_bytes(limit)}; no plan was found that keeps it"
+            why = f"; no plan was found that keeps it within {human_bytes(limit)}"
         elif shares := [share for share in limits if isinstance(share, Fraction)]:
             asked = math.floor(min(shares) * plans.default_peak_bytes)
             if plan.peak_bytes > asked:

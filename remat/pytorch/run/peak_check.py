@@ -59,7 +59,8 @@ class PeakCheck:
         beyond = {plan for plan, found in peaks.items() if isinstance(found, int) and found > limit_bytes}
         others = len(beyond - {chosen.plan})
         if peak > limit_bytes:
-            told += f", which is more than the limit of {human_bytes(limit_bytes)}; no plan was found that keeps it"
+            # Of a fraction, the limit may be the smallest predicted peak, which is more than was asked for.
+            told += f"; no plan was found that keeps it within {human_bytes(limit_bytes)}"
             warnings.warn(f"remat: {told}", stacklevel=2)
         if others:
             told += f"; {counted(others, 'plan')} tried before exceeded {human_bytes(limit_bytes)}"

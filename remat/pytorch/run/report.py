@@ -101,7 +101,7 @@ class Report:
                 "where a bare nn.Sequential is compiled by its own .compile(): call remat.compile(model); or graph "
                 "breaks left nothing to plan: TORCH_LOGS=graph_breaks shows them"
             )
-        table = Table(Column("graph", min_width=5), **_STYLE)
+        table = Table(Column("#", min_width=1), **_STYLE)
         offloads = any(planned.plan.offloaded for planned in self.graphs)
         hosted = {"host": "offloaded"} if offloads else {}
         handed = {"handed": "handed"} if any(planned.row["handed_bytes"] for planned in self.graphs) else {}
