@@ -435,7 +435,7 @@ def test_the_page_says_how_hard_the_new_instances_are() -> None:
     assert f"Of their {len(of['save'])} budgets of saved bytes, {proven['save']} are proven" in text
     assert f"the largest gap of the others is {max(gaps['save']):.1%}" in text
     assert f"of {len(of['peak'])} budgets of the peak, {proven['peak']}" in text
-    assert f"the median gap is {statistics.median(gaps['peak']):.1%}" in text
+    assert f"the median gap is {statistics.median(gaps['peak']):.2%}" in text
 
 
 def test_the_page_states_how_many_peaks_are_proven_by_size() -> None:
