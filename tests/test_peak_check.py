@@ -316,7 +316,9 @@ def test_plans_that_the_check_finds_too_high_are_refused_of_several_graphs_as_of
         assert len(asked) <= 2 * 4 * graphs
         plans, told = fit_joint_peak(parts, MemoryBudget(0.9, of="peak"))
     assert len(plans) == graphs
-    assert re.fullmatch(f"the peak of {counted(graphs, 'graph')}.* by the check; no plan was found that keeps it within .*", told)
+    assert re.fullmatch(
+        f"the peak of {counted(graphs, 'graph')}.* by the check; no plan was found that keeps it within .*", told
+    )
 
 
 @pytest.mark.parametrize(("is_missed", "said"), [(True, "not kept, see below"), (False, "kept")])
