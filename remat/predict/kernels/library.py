@@ -93,8 +93,10 @@ def copy_step(lowering: Lowering, copy: Copy, last_written: dict[int, Buffer]) -
         lowering.views[v] = View.of_buffer(written)
 
 
-# `for_call` has copied a tensor without strides into row-major order.
+# `for_call` has copied a tensor without strides into row-major order. A call leaves the layout of a buffer open.
 def _as_argument(view: View) -> Buffer:
+    if view.is_whole and view.box.buffer is not None:
+        return view.box.buffer
     return Buffer(view.box.value, view.shape, view.box.itemsize, layout(view) or contiguous_strides(view.shape))
 
 

@@ -142,18 +142,18 @@ class Stores:
         Args:
             may_pad: whether its rows may be padded.
         """
-        box = view.box
+        box, chosen = view.box, strides
         if may_pad and self.padding is not None and self.padding.active:
-            strides = padded_strides(view.shape, strides, box.itemsize)
+            chosen = padded_strides(view.shape, strides, box.itemsize)
         if view.is_whole and (box.buffer is None or box.buffer.strides is None):
-            self.store(box).strides = strides
+            self.store(box).strides = chosen
             return view
         if box.buffer is None:
-            return self.copy(view, strides)
+            return self.copy(view, chosen)
         self._settle_whole(view)
         current = layout(view)
-        same = current is not None and same_layout(view.shape, current, strides)
-        return view if same else self.copy(view, strides)
+        same = current is not None and any(same_layout(view.shape, current, one) for one in (strides, chosen))
+        return view if same else self.copy(view, chosen)
 
     def in_order(self, view: View, strides: Shape) -> View:
         """Stores or copies a value so that its strides have the same order as `strides`, without their gaps."""
