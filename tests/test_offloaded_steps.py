@@ -264,8 +264,8 @@ def test_the_report_tells_device_and_host_apart() -> None:
     assert report.as_frame()[["saved_bytes", "offloaded_bytes"]].to_numpy().tolist() == [[512, 512]]
     assert [line.bytes for line in report.saved_lines] == [512]
     told = [line.split() for line in str(report).splitlines()]
-    heading, row = (next(line for line in told if line[0] == first) for first in ("graph", "1"))
-    assert heading[:3] == ["graph", "saved", "host"]
+    heading, row = (next(line for line in told if line[0] == first) for first in ("#", "1"))
+    assert heading[:3] == ["#", "saved", "host"]
     assert row[:5] == ["1", "512", "B", "512", "B"]
     assert "saves 512 B and offloads 512 B" in str(report.graphs[0])
     on_device = remat.compile(model, codegen=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -79,6 +81,51 @@ def test_a_saved_product_of_batches_has_no_gaps_and_is_not_copied(saved: str) ->
     plan = everything if saved == "cos" else remat.Plan(saved=("bmm", *others), recomputed=("cos",))
     with virtual_gpu("h200"):
         assert len(kernels(graph, plan)) == len(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def row(*shape: int) -> Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+# Steps with rows of more than 1,024 elements that are no multiple of 128 bytes, and what they read.
+STEPS: dict[str, tuple[Callable[..., Tensor], tuple[tuple[int, ...], ...]]] = {
+    "no elements": (lambda a: a.sin().softmax(-1).sum() + a[:0].exp().sum(), ((64, 1025),)),
+    "mean of everything": (lambda a: a.sin().exp().mean(), ((32, 2049),)),
+    "scan": (lambda a: a.sin().cumsum(-1).exp().sum(), ((32, 2049),)),
+    "gradient of long rows": (lambda a, b: (a @ b).exp().sum(), ((64, 16), (16, 1025))),
+    "loss that reads two products": (
+        lambda a, b, c, w: ((a @ b + c @ b) * w).sum(),
+        ((64, 16), (16, 1025), (64, 16), (1025,)),
+    ),
+    "transposed and saved": (
+        lambda a: (a.sin() @ a.transpose(-1, -2).cos()).exp().sum(),
+        ((64, 1, 1025),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", deep_except(["no elements", "gradient of long rows"], STEPS))
+@pytest.mark.parametrize("cost_model", [SaveEverything(), MemoryBudget(0.0)], ids=["everything", "least"])
+def test_long_rows_have_the_gaps_of_inductors_code(name: str, cost_model: CostModel) -> None:
+    step, shapes = STEPS[name]
+    graph = remat.capture(step, *(row(*shape) for shape in shapes), device="h200")
+    plan = remat.solve(cost_model.pose(graph)).plan
+    assert plan is not None
+    with virtual_gpu("h200"):
+        assert len(kernels(graph, plan)) == len(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_complex_values_have_no_gaps() -> None:
+    """Eager operators compute them."""
+
+    def step(a: Tensor) -> Tensor:
+        return torch.view_as_real(torch.view_as_complex(a).exp()).sum()
+
+    graph = remat.capture(step, row(64, 1025, 2), device="h200")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h200"):
         assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 

@@ -27,7 +27,7 @@ from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.padding import Padding, results_with_views, unpadded
 from remat.predict.kernels.passes import Rewrites, Rewritten
-from remat.predict.kernels.realize import Stores
+from remat.predict.kernels.realize import Stores, layout
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.schedule import Scheduler
 from remat.predict.kernels.strides import (
@@ -68,6 +68,7 @@ class ScheduledPass:
     groups: tuple[LoopGroup, ...]  # in a valid execution order, with those that launch no kernel
     arguments: dict[int, Buffer]  # buffers of the values that the pass reads but does not compute
     returned: dict[int, Buffer]  # buffers of the values that the pass returns
+    with_gaps: dict[int, Shape]  # strides of these values, where their memory has gaps
 
     @property
     def loops(self) -> Iterator[Loop]:
@@ -156,12 +157,7 @@ class Fuser:
         if self.copy_stream and hosted.any():
             forward = forward[np.argsort(early_places(graph, forward), kind="stable")]
         first = self._pass(forward, graph.output | order.saved, last, hosted, backward=False)
-        padded = {
-            v: buffer.fix()
-            for v, buffer in first.returned.items()
-            if buffer.storage_bytes != buffer.bytes and buffer.shape == self._calls[v].shape
-        }
-        return first, self._pass(order.backward, graph.gradient, last | padded, hosted, backward=True)
+        return first, self._pass(order.backward, graph.gradient, last | first.with_gaps, hosted, backward=True)
 
     def _turns_images(self, values: IntArray) -> bool:
         positions: list[int] = values[self._convolutions[values]].tolist()
@@ -215,10 +211,15 @@ class Fuser:
         for copy in copies.remaining():
             copy_step(lowering, copy, moved)
         scheduler = _SCHEDULERS[self.backend.name](lowering.finish())
-        outputs = {
-            v: buffer for v, view in lowering.views.items() if returned[v] and (buffer := view.box.buffer) is not None
+        views = {v: view for v, view in lowering.views.items() if returned[v] and view.box.buffer is not None}
+        outputs = {v: buffer for v, view in views.items() if (buffer := view.box.buffer) is not None}
+        with_gaps = {
+            v: strides
+            for v, buffer in outputs.items()
+            if buffer.storage_bytes != buffer.bytes and (strides := layout(views[v])) is not None
         }
-        return ScheduledPass(scheduler, tuple(scheduler.groups()), buffers, outputs if backward else outputs | moved)
+        kept = outputs if backward else outputs | moved
+        return ScheduledPass(scheduler, tuple(scheduler.groups()), buffers, kept, with_gaps)
 
     def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:
         restrided = np.zeros(len(self.graph), np.bool_)

@@ -299,9 +299,15 @@ def _opaque_access(outer: Access, inner: Access) -> Access:
     dims, start = outer
     steps = composed((dims, 0), inner)[0] if start and not is_runtime_position(start) else ((),) * len(dims)
     maps: list[Digits] = []
+    has_positions = not any(map(is_runtime_position, (start, inner[1]))) and all(n for row in inner[0] for n, _ in row)
     for i, (digits, step) in enumerate(zip(dims, steps, strict=True)):
         size = prod(n for n, _ in digits)
-        known = len(step) == 1 and step[0][1] >= 0
-        unknown = uneven(size, step[0][1], outer, inner, i) if known else opaque(size, outer, inner, i)
+        if len(step) == 1 and step[0][1] >= 0:
+            first = step[0][1]
+        elif len(digits) == 1 and digits[0][1] > 0 and has_positions:  # rows with gaps that the digits do not divide
+            first = abs(led_to(inner[0], digits[0][1]))
+        else:
+            first = -1
+        unknown = uneven(size, first, outer, inner, i) if first >= 0 else opaque(size, outer, inner, i)
         maps.append(unknown if digits else ())
     return tuple(maps), 0

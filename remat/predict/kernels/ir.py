@@ -26,7 +26,7 @@ class Buffer:
     offset: int = 0  # of the first element, for a part of a concatenation
     output: bool = False  # whether the pass returns it
     padding: Padding | None = None  # whether its rows are padded, if its strides may still be chosen
-    bytes: int = field(init=False)  # those of its elements
+    bytes: int = field(init=False)  # without gaps
 
     def __post_init__(self) -> None:
         self.bytes = prod(self.shape) * self.itemsize

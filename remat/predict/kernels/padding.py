@@ -1,7 +1,8 @@
-"""Finds the gaps that TorchInductor leaves between the rows of tensors on GPUs (`comprehensive_padding`).
+"""Finds the gaps that TorchInductor leaves in tensors on GPUs (`comprehensive_padding`).
 
-A row that begins at a multiple of 128 bytes is read in fewer memory transactions. So long rows are padded to such a
-multiple, except in results of the pass, and in what a convolution reads, which would be copied.
+A row that begins at a multiple of 128 bytes is read in fewer memory transactions. So each stride above 1,024 elements
+is rounded up to such a multiple, where the compiler may still choose the layout: not in results of the pass, which have
+eager's strides, and not in what a convolution reads, which would be copied.
 Source: `Layout._pad_strides` and `mark_nodes_dislike_padding` of torch 2.13.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from remat.facts.columns import BoolArray
 from remat.predict.kernels.index import Shape, contiguous_strides
@@ -21,7 +23,7 @@ _ALIGNED_BYTES = 128
 # Strides up to this many elements are not padded (`padding_stride_threshold`).
 _SHORT = 1024
 
-_NEED_DENSE = aten("convolution convolution_backward _scaled_mm")
+_NEED_DENSE = aten("convolution convolution_backward _scaled_mm _scaled_mm_v2")
 _REDUCTIONS = aten("var_mean sum mean prod any amin amax min max argmin argmax scatter_reduce")
 
 
@@ -34,12 +36,12 @@ class Padding:
 
 @lru_cache(maxsize=1 << 13)
 def padded_strides(shape: Shape, strides: Shape, itemsize: int) -> Shape:
-    """Returns dense strides with gaps, so that long rows begin at multiples of 128 bytes.
+    """Returns dense strides with gaps: those above 1,024 become multiples of 128 bytes.
 
     >>> padded_strides((4, 8, 65, 65), (33800, 4225, 65, 1), 4)  # 65 is a short row, and 65 rows are 4,225 elements
     (34048, 4256, 65, 1)
     """
-    if _is_channels_last(shape, strides):
+    if not prod(shape) * itemsize or _is_channels_last(shape, strides):
         return strides
     aligned, padded, step, is_padded = _ALIGNED_BYTES // itemsize, [0] * len(shape), 1, False
     for dim in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
@@ -82,4 +84,5 @@ def unpadded(calls: Sequence[Call], values: Sequence[int], results: frozenset[in
         if v in needed or v in dense:
             dense.add(v)
             dense.update(u for u in calls[v].sources if calls[u].op not in _REDUCTIONS and calls[u].op != "getitem")
-    return results | dense
+    # While a result that is a sum is lowered, the layouts of what it reads are fixed, and padded.
+    return frozenset(dense).union(v for v in results if calls[v].op not in _REDUCTIONS)

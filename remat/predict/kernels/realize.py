@@ -24,7 +24,7 @@ from remat.predict.kernels.index import (
 )
 from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Steps, View
 from remat.predict.kernels.loops import decide_layout
-from remat.predict.kernels.padding import Padding, padded_strides
+from remat.predict.kernels.padding import Padding
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
 from remat.predict.kernels.view_maps import expanded
@@ -78,7 +78,8 @@ class Stores:
 
     def flexible(self, value: int, shape: Shape, itemsize: int) -> Buffer:
         """Returns a buffer whose layout the compiler may choose."""
-        return Buffer(value, shape, itemsize, padding=self.padding)
+        is_complex = self.calls[value].dtype.startswith("complex")  # an eager operator computes it
+        return Buffer(value, shape, itemsize, padding=None if is_complex else self.padding)
 
     def settle(self, buffer: Buffer) -> None:
         """Fixes the strides of a buffer, in the order in which the loop that writes it reads."""
@@ -143,8 +144,8 @@ class Stores:
             may_pad: whether its rows may be padded.
         """
         box, chosen = view.box, strides
-        if may_pad and self.padding is not None and self.padding.active:
-            chosen = padded_strides(view.shape, strides, box.itemsize)
+        if may_pad:
+            chosen = self.flexible(box.value, view.shape, box.itemsize).lay_out(strides)
         if view.is_whole and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = chosen
             return view
@@ -166,8 +167,7 @@ class Stores:
             return view
         has_gaps = sum((n - 1) * stride for n, stride in zip(view.shape, strides, strict=True)) >= prod(view.shape)
         dense = in_order_of(view.shape, strides) if has_gaps else strides
-        # What has this order already is frozen as it is (`ExternKernel.require_strides`).
-        return self.exactly(view, dense, may_pad=view.is_whole and dense == contiguous_strides(view.shape))
+        return self.exactly(view, dense, may_pad=view.is_whole)
 
     def hint(self, view: View) -> None:
         """Stores an expression that reads more than one tensor (`StorageBox.realize_hint`)."""

@@ -139,7 +139,8 @@ class Scheduled:
         add_copies(self.graph, plan, forward, backward, self.joint_graph.num_fwd_outputs, copy_stream=self.copy_stream)
         visible = [i for i, node in enumerate(outputs_of(forward)) if node is not None]
         forward.graph.output_node().meta["user_visible_output_idxs"] = visible[: self.joint_graph.num_fwd_outputs]
-        backward.graph.output_node().meta["user_visible_output_idxs"] = []
+        gradients = [i for i, node in enumerate(outputs_of(backward)) if node is not None]
+        backward.graph.output_node().meta["user_visible_output_idxs"] = gradients
         return forward, backward
 
     # Returns the strides of the outputs, by name; `strides` are those of the values that the forward pass saves.

@@ -59,7 +59,7 @@ class PeakCheck:
         beyond = {plan for plan, found in peaks.items() if isinstance(found, int) and found > limit_bytes}
         others = len(beyond - {chosen.plan})
         if peak > limit_bytes:
-            # Of a fraction, the limit may be the smallest predicted peak, which is more than was asked for.
+            # If the budget is a fraction, the limit may be larger than that: the smallest peak that was predicted.
             told += f"; no plan was found that keeps it within {human_bytes(limit_bytes)}"
             warnings.warn(f"remat: {told}", stacklevel=2)
         if others:
