@@ -117,18 +117,6 @@ def test_long_rows_have_the_gaps_of_inductors_code(name: str, cost_model: CostMo
         assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 
-def test_complex_values_have_no_gaps() -> None:
-    """Eager operators compute them."""
-
-    def step(a: Tensor) -> Tensor:
-        return torch.view_as_real(torch.view_as_complex(a).exp()).sum()
-
-    graph = remat.capture(step, row(64, 1025, 2), device="h200")
-    plan = plan_of(graph, SaveEverything())
-    with virtual_gpu("h200"):
-        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
-
-
 def test_rows_up_to_1024_numbers_and_channels_last_images_are_not_padded() -> None:
     assert padded_strides((2, 4, 65, 65), (16900, 4225, 65, 1), 4) == (17024, 4256, 65, 1)
     assert padded_strides((2, 4, 65, 65), (16900, 4225, 65, 1), 2) == (17152, 4288, 65, 1)

@@ -78,8 +78,7 @@ class Stores:
 
     def flexible(self, value: int, shape: Shape, itemsize: int) -> Buffer:
         """Returns a buffer whose layout the compiler may choose."""
-        is_complex = self.calls[value].dtype.startswith("complex")  # an eager operator computes it
-        return Buffer(value, shape, itemsize, padding=None if is_complex else self.padding)
+        return Buffer(value, shape, itemsize, padding=self.padding)
 
     def settle(self, buffer: Buffer) -> None:
         """Fixes the strides of a buffer, in the order in which the loop that writes it reads."""
