@@ -211,12 +211,13 @@ class Fuser:
         for copy in copies.remaining():
             copy_step(lowering, copy, moved)
         scheduler = _SCHEDULERS[self.backend.name](lowering.finish())
-        views = {v: view for v, view in lowering.views.items() if returned[v] and view.box.buffer is not None}
-        outputs = {v: buffer for v, view in views.items() if (buffer := view.box.buffer) is not None}
+        outputs = {
+            v: buffer for v, view in lowering.views.items() if returned[v] and (buffer := view.box.buffer) is not None
+        }
         with_gaps = {
             v: strides
             for v, buffer in outputs.items()
-            if buffer.storage_bytes != buffer.bytes and (strides := layout(views[v])) is not None
+            if buffer.storage_bytes != buffer.bytes and (strides := layout(lowering.views[v])) is not None
         }
         kept = outputs if backward else outputs | moved
         return ScheduledPass(scheduler, tuple(scheduler.groups()), buffers, kept, with_gaps)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from remat.predict.kernels.host_copies import CopyStep
 from remat.predict.kernels.index import Access, Shape, contiguous_strides, identity
-from remat.predict.kernels.padding import Padding, padded_strides
+from remat.predict.kernels.padding import Padding
 
 
 @dataclass(eq=False, slots=True)
@@ -41,8 +41,7 @@ class Buffer:
 
     def lay_out(self, strides: Shape) -> Shape:
         """Sets the strides, with gaps where the compiler pads rows, and returns them."""
-        is_padded = self.padding is not None and self.padding.active
-        self.strides = padded_strides(self.shape, strides, self.itemsize) if is_padded else strides
+        self.strides = strides if self.padding is None else self.padding.applied(self.shape, strides, self.itemsize)
         return self.strides
 
     def fix(self) -> Shape:

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
-from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, identity, strides_in
+from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, identity
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import pointwise
 from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.reductions import loop_over, reduced_over
-from remat.predict.kernels.strides import channels_last, in_order_of, same_layout
+from remat.predict.kernels.strides import channels_last, in_order_of, lies_last, turned
 from remat.predict.kernels.view_maps import positive
 
 
@@ -100,13 +100,14 @@ def _as_argument(view: View) -> Buffer:
     return Buffer(view.box.value, view.shape, view.box.itemsize, layout(view) or contiguous_strides(view.shape))
 
 
-# Not so for products of batches (`InductorChoices._need_to_fix_layout`).
-_WRITTEN_IN_ANY_LAYOUT = rules.aten("mm addmm")
+# The layouts of these products stay open; those of products of batches do not (`InductorChoices._need_to_fix_layout`).
+_OPEN = rules.aten("mm addmm")
 
 
 def _result(lowering: Lowering, call: Call, loop: Loop) -> View:
     buffer = lowering.stores.flexible(call.position, call.shape, call.itemsize)
-    if not (call.op in _WRITTEN_IN_ANY_LAYOUT or (len(loop.values) > 1 and not loop.several)):
+    adds_product = len(loop.values) > 1 and not loop.several
+    if call.op not in _OPEN and not adds_product:
         buffer.strides = lowering.stores.strides[call.position]
     loop.writes.append(buffer)
     return View.of_buffer(buffer)
@@ -397,24 +398,15 @@ def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Sha
     stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
     if stored:
         last = any(
-            buffer.strides is not None and part.shape[1:2] != (1,) and _lies_last(part.shape, layout(part))
+            buffer.strides is not None and part.shape[1:2] != (1,) and lies_last(part.shape, layout(part))
             for part, buffer in stored
         )
     else:
         shapes = [(u, lowering.views[u].shape) for u in call.refs if u in lowering.views]
-        last = any(_lies_last(shape, lowering.stores.strides[u]) for u, shape in shapes)
+        last = any(lies_last(shape, lowering.stores.strides[u]) for u, shape in shapes)
     if last:
-        return _turned(call.shape)
-    return lowering.stores.flexible(call.position, call.shape, call.itemsize).fix()
-
-
-def _lies_last(shape: Shape, strides: Shape | None) -> bool:
-    return len(shape) in (4, 5) and strides is not None and same_layout(shape, strides, _turned(shape))
-
-
-# The strides of channels-last images or volumes.
-def _turned(shape: Shape) -> Shape:
-    return strides_in([1, *reversed(range(2, len(shape))), 0], shape)
+        return turned(call.shape)
+    return lowering.stores.padded(call.shape, contiguous_strides(call.shape), call.itemsize)
 
 
 def _channels_last(view: View) -> bool:

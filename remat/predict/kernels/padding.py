@@ -14,9 +14,10 @@ from functools import lru_cache
 from math import prod
 
 from remat.facts.columns import BoolArray
-from remat.predict.kernels.index import Shape, contiguous_strides
+from remat.predict.kernels.index import Shape
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.rules import aten
+from remat.predict.kernels.strides import lies_last
 from remat.predict.kernels.view_maps import VIEWS
 
 _ALIGNED_BYTES = 128
@@ -33,6 +34,10 @@ class Padding:
 
     active: bool = True
 
+    def applied(self, shape: Shape, strides: Shape, itemsize: int) -> Shape:
+        """Returns the strides that a layout with these dense strides gets now."""
+        return padded_strides(shape, strides, itemsize) if self.active else strides
+
 
 @lru_cache(maxsize=1 << 13)
 def padded_strides(shape: Shape, strides: Shape, itemsize: int) -> Shape:
@@ -41,7 +46,8 @@ def padded_strides(shape: Shape, strides: Shape, itemsize: int) -> Shape:
     >>> padded_strides((4, 8, 65, 65), (33800, 4225, 65, 1), 4)  # 65 is a short row, and 65 rows are 4,225 elements
     (34048, 4256, 65, 1)
     """
-    if not prod(shape) * itemsize or _is_channels_last(shape, strides):
+    # One channel is no reason to keep a layout (`Layout.is_channels_last_contiguous`).
+    if not prod(shape) * itemsize or (lies_last(shape, strides) and shape[1] != 1):
         return strides
     aligned, padded, step, is_padded = _ALIGNED_BYTES // itemsize, [0] * len(shape), 1, False
     for dim in sorted(range(len(shape)), key=lambda i: (strides[i], -i)):
@@ -50,14 +56,6 @@ def padded_strides(shape: Shape, strides: Shape, itemsize: int) -> Shape:
         padded[dim] = step
         step *= shape[dim]
     return tuple(padded) if is_padded else strides
-
-
-def _is_channels_last(shape: Shape, strides: Shape) -> bool:
-    if len(shape) not in (4, 5) or shape[1] == 1:
-        return False
-    batch, *inner, channels = contiguous_strides((shape[0], *shape[2:], shape[1]))
-    last = (batch, channels, *inner)
-    return all(n == 1 or own == other for n, own, other in zip(shape, strides, last, strict=True))
 
 
 def results_with_views(calls: Sequence[Call], results: BoolArray) -> frozenset[int]:

@@ -80,6 +80,10 @@ class Stores:
         """Returns a buffer whose layout the compiler may choose."""
         return Buffer(value, shape, itemsize, padding=self.padding)
 
+    def padded(self, shape: Shape, strides: Shape, itemsize: int) -> Shape:
+        """Returns the strides that a layout with these dense strides gets now."""
+        return strides if self.padding is None else self.padding.applied(shape, strides, itemsize)
+
     def settle(self, buffer: Buffer) -> None:
         """Fixes the strides of a buffer, in the order in which the loop that writes it reads."""
         if buffer.strides is None and (loop := self.loop_of(buffer)) is not None:
@@ -142,9 +146,8 @@ class Stores:
         Args:
             may_pad: whether its rows may be padded.
         """
-        box, chosen = view.box, strides
-        if may_pad:
-            chosen = self.flexible(box.value, view.shape, box.itemsize).lay_out(strides)
+        box = view.box
+        chosen = self.padded(view.shape, strides, box.itemsize) if may_pad else strides
         if view.is_whole and (box.buffer is None or box.buffer.strides is None):
             self.store(box).strides = chosen
             return view

@@ -79,6 +79,20 @@ def is_channels_last(shape: Shape, strides: Shape) -> bool:
     return True
 
 
+def turned(shape: Shape) -> Shape:
+    """Returns the strides of channels-last images or volumes.
+
+    >>> turned((2, 3, 4, 5, 6))
+    (360, 1, 90, 18, 3)
+    """
+    return strides_in([1, *reversed(range(2, len(shape))), 0], shape)
+
+
+def lies_last(shape: Shape, strides: Shape | None) -> bool:
+    """Returns whether images or volumes lie channels-last in memory."""
+    return len(shape) in (4, 5) and strides is not None and same_layout(shape, strides, turned(shape))
+
+
 def in_order_of(shape: Shape, strides: Shape) -> Shape:
     """Returns dense strides in the order of `strides`; of equal ones, the last is innermost (`get_fill_order`).
 
