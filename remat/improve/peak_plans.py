@@ -284,9 +284,21 @@ class PeakPlans:
         return Choice.from_saved(self.problem, saved & ~self.problem.cannot_save.mask | self._not_recomputable)
 
     def also_saving(self, choice: Choice, values: IntArray) -> Choice:
-        """Returns the legal choice that also saves those of `values`, (m,) positions, that `choice` recomputes."""
+        """Returns the legal choice that also saves those of `values`, (m,) positions, that `choice` recomputes.
+
+        In place of a value that cannot be saved, the values that are computed from it are saved: an operator with
+        several results, as of a variance and a mean, is not run again only if all results that are read are saved.
+        """
+        chosen = np.zeros(len(self.problem), np.bool_)
+        chosen[values] = True
+        stands_for_others = (chosen & self.problem.cannot_save.mask)[self.problem.producers]
+        chosen[self.problem.consumers[stands_for_others]] = True
+        return self.legal(choice.saved | chosen & choice.recomputed)
+
+    def also_recomputing(self, choice: Choice, values: IntArray) -> Choice:
+        """Returns the legal choice that saves none of `values`, (m,) positions, unless it must."""
         saved = choice.saved.copy()
-        saved[values] |= choice.recomputed[values]
+        saved[values] = False
         return self.legal(saved)
 
     def saving_more(self, choice: Choice, factor: float) -> Choice | None:

@@ -10,8 +10,8 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
   the peak.
 - What a user of PyTorch gets by one line of code (`remat.improve.one_liners`), so that no such plan is better than the
   result, and no limit that such a plan keeps is called unreachable.
-- The best plans within the limit, saving more of what they recompute: all equal values of a model that repeats a
-  layer, or single values.
+- The best plan within the limit, saving more of what it recomputes: single values, or all small ones; and exchanges,
+  which save more of some values and less of others (`remat.improve.exchanges`).
 - Mixtures of a plan within the limit, the best one or the one with the lowest peak, and of a better one above it.
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
@@ -34,6 +34,7 @@ from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_choice, default_saved
+from remat.improve.exchanges import Exchanges
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -58,14 +59,13 @@ _NEAR = 0.01
 _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
 _FOCUS = 3
-# Plans are cut at prices by the best step so far, and mixed, at most this often, as long as a faster step is found.
-_TRIES = 3
+# Plans are improved again as long as that made the step faster by this part of it.
+_PAYS = 0.0005
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
-# This many sets of classes of equal values are tried. Values are equal if their surroundings are equal up to
-# this distance. A class must make up this part of what recomputation costs.
-_MOVES, _DISTANCE, _WORTH = 16, 4, 0.001
+# Values are equal if their surroundings are equal up to this distance.
+_DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # The best plan is mixed with this many better ones, and the way between the two is halved this often.
@@ -179,15 +179,17 @@ class StepPlans:
         # plans, led to 9 % overhead, and a faster one-liner to 22 %.
         for choice in self._one_liners_near(limit_bytes):
             self._plan(choice, "one-liner")
-        for _ in range(_TRIES):
-            best = self._best(limit_bytes)
-            if self._is_fast(best):
-                break
+        if self._best(limit_bytes) is None:
             for plans in missed:
                 self._cut_at_prices(plans, limit_bytes)
-            self._improve(limit_bytes)
-            if self._best(limit_bytes) is best:
+        plans = self._at_prices[-1]
+        exchanges = Exchanges(plans, self._plan, self._ranking.of, self._timeline, self._classes, limit_bytes)
+        before = math.inf
+        while (best := self._best(limit_bytes)) is not None and not self._is_fast(best):
+            if (rank := self._ranking.of(best.choice)) > (1 - _PAYS) * before:
                 break
+            self._improve(best, exchanges, limit_bytes, first=before == math.inf)
+            before = rank
 
     def _is_fast(self, best: PeakPlan | None) -> bool:
         """Says whether a plan is nearly as fast as PyTorch's default plan and all plans so far, whatever their peaks.
@@ -199,16 +201,15 @@ class StepPlans:
         fastest = min(self._ranking.of(plan.choice) for plan in (self.default, *self._predicted.values()))
         return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
 
-    def _improve(self, limit_bytes: int) -> None:
-        if (best := self._best(limit_bytes)) is not None:
-            self._mix_with_better(self._save_values(best, limit_bytes), limit_bytes)
-            self._mix_with_better(min(self._predicted.values(), key=_peak), limit_bytes)
-        for start in (best, self._best(int(_LESS * limit_bytes))):  # a mixture may leave nothing to save
-            if start is not None:
-                self._save_values(self._save_classes(start, limit_bytes), limit_bytes)
+    def _improve(self, best: PeakPlan, exchanges: Exchanges, limit_bytes: int, *, first: bool) -> None:
+        self._mix_with_better(self._save_values(best, limit_bytes), limit_bytes)
+        self._mix_with_better(min(self._predicted.values(), key=_peak), limit_bytes)
+        best = self._best(limit_bytes) or best
+        if first:
+            best = exchanges.with_small_values(best)
+        self._save_values(exchanges.improved(best), limit_bytes)
         # Saving a value in all layers may exceed the limit, where saving it in the last layers alone does not.
-        if (best := self._best(limit_bytes)) is not None:
-            self._mix_with_better(best, limit_bytes)
+        self._mix_with_better(self._best(limit_bytes) or best, limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
         """Tries budgets of saved bytes, and returns the fraction of the limit that the last plan within it uses.
@@ -275,40 +276,6 @@ class StepPlans:
     # All that is saved is alive between the two passes.
     def _may_keep(self, choice: Choice, limit_bytes: int) -> bool:
         return distinct_bytes(self._graph, self._graph.for_all_values(choice.saved)) <= limit_bytes
-
-    def _save_classes(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
-        """Saves what a plan recomputes, one class of equal values after the other, as long as the step gets faster.
-
-        A model that repeats a layer computes each value many times, and what pays in one layer pays in all. Prices only
-        say what to try first. In DiT-XL/2, saving one product of each layer lowers the peak by 5 %, and saving another
-        one of the same size doubles it: kernels of neighbouring layers fuse, so that all are recomputed at once.
-        """
-        classes, at, count, tried = self._worth_saving(best.choice), 0, 1, 0
-        while tried < _MOVES and (chosen := classes[at : at + count]):
-            choice = self._plans.also_saving(best.choice, np.concatenate(chosen))
-            plan = self._plan(choice, "equal values") if self._may_keep(choice, limit_bytes) else None
-            tried += plan is not None
-            if plan is not None and self._is_better(plan, best, limit_bytes):
-                best, at, count = plan, at + count, 2 * count
-            elif count > 1:
-                count //= 2
-            else:
-                at += 1
-        return best
-
-    def _worth_saving(self, choice: Choice) -> list[IntArray]:
-        """Lists the classes of values that a plan recomputes, those first that cost most per byte to recompute."""
-        problem, gains = self._at_prices[-1].problem, list[tuple[float, IntArray]]()
-        cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
-        before = int(cost[choice.recomputed].sum())
-        candidates = np.flatnonzero(choice.recomputed & ~problem.cannot_save.mask)
-        for each in np.unique(self._classes[candidates]):
-            values = candidates[self._classes[candidates] == each]
-            more = self._plans.also_saving(choice, values)
-            gain = before - int(cost[more.recomputed].sum())
-            if gain > _WORTH * before:
-                gains.append((gain / max(more.saved_bytes(problem) - saved_bytes, 1), values))
-        return [values for _, values in sorted(gains, key=lambda gain: -gain[0])]
 
     @cached_property
     def _classes(self) -> IntArray:

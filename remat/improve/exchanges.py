@@ -1,0 +1,199 @@
+"""Improves a plan by exchanges: it saves more of some values, and in return less of others.
+
+For each class of equal values, the change of the step time and of the peak is predicted if the plan saves all of the
+class that it recomputes, or recomputes all that it saves. Changes are taken to add up, and to be proportional to how
+many values of a class change. Under these two assumptions the best exchange for one class is a fractional knapsack:
+changes that lower the peak pay for it, those first that cost the least time per byte. Each exchange is predicted
+before it is made, so it is only made if it is really faster and keeps the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.facts.columns import BoolArray, IntArray
+from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.predict.memory import Timeline
+
+# At most this many classes are saved, and this many recomputed, to predict what that changes.
+_CLASSES = 16
+# Classes that take less than this part of the saved bytes are not recomputed in exchange for others.
+_WORTH = 0.001
+# Values that take at most this part of the limit are small; this many groups of them are tried.
+_SMALL, _GROUPS = 1e-4, 7
+# This many exchanges are predicted, the most promising first, before new changes are predicted; and so often is an
+# exchange that exceeds the limit repeated with more that pays for it.
+_TRIES, _REPAIRS = 4, 2
+# Changes are predicted anew at most this often, as long as the step gets faster by this part of it.
+_ROUNDS, _ENOUGH = 4, 0.0002
+# An exchange must make the step faster by this part of it.
+_GAIN = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Holds what changes if all values of a class are saved, or all are recomputed.
+
+    Attributes:
+        values: (m,) positions of the values that change, in the order of the forward pass.
+        saves: whether they are saved from then on.
+        ns: the change of the step time.
+        peak_bytes: the change of the peak.
+    """
+
+    values: IntArray
+    saves: bool
+    ns: float
+    peak_bytes: int
+
+    @property
+    def ns_per_byte(self) -> float:
+        return self.ns / max(abs(self.peak_bytes), 1)
+
+
+class Exchanges:
+    """Makes exchanges within a limit of the peak.
+
+    Args:
+        plans: make choices legal.
+        plan: predicts the peak of a choice.
+        rank: predicts the step time of a choice.
+        timeline: predicts the live bytes of a choice.
+        classes: (k,) numbers of the classes of equal values.
+        limit_bytes: the limit.
+    """
+
+    def __init__(
+        self,
+        plans: PeakPlans,
+        plan: Callable[[Choice, str], PeakPlan],
+        rank: Callable[[Choice], float],
+        timeline: Callable[[Choice], Timeline],
+        classes: IntArray,
+        limit_bytes: int,
+    ) -> None:
+        self._plans, self._plan, self._rank, self._timeline = plans, plan, rank, timeline
+        self._classes, self._limit_bytes = classes, limit_bytes
+
+    def improved(self, best: PeakPlan) -> PeakPlan:
+        """Makes exchanges as long as they make the step faster."""
+        for _ in range(_ROUNDS):
+            before, changes = best, list(self._changes(best))
+            while (better := self._exchanged(best, changes)) is not None:
+                best = better
+            if self._rank(best.choice) > (1 - _ENOUGH) * self._rank(before.choice):
+                break
+        return best
+
+    def with_small_values(self, best: PeakPlan) -> PeakPlan:
+        """Saves small values, such as the statistics of a normalization: all at once, or the halves if that fails."""
+        problem = self._plans.problem
+        is_small = (
+            best.choice.recomputed & ~problem.cannot_save.mask & (problem.save_bytes <= _SMALL * self._limit_bytes)
+        )
+        small = np.flatnonzero(is_small)
+        groups = [small[np.argsort(self._classes[small], kind="stable")]]
+        for _ in range(_GROUPS):
+            if not groups or not len(values := groups.pop(0)):
+                break
+            plan = self._plan(self._plans.also_saving(best.choice, values), "small values")
+            if plan.peak_bytes <= self._limit_bytes and self._rank(plan.choice) <= self._rank(best.choice):
+                best = plan
+            elif len(values) > 1:
+                groups += np.array_split(values, 2)
+        return best
+
+    def _exchanged(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
+        payers = sorted(changes, key=lambda change: change.ns_per_byte)
+        gains = [(self._gain(best, change, payers), change) for change in changes if change.ns < 0]
+        for gain, change in sorted(gains, key=lambda gain: gain[0])[:_TRIES]:
+            if gain >= -_GAIN * self._rank(best.choice):
+                break
+            if (better := self._tried(best, change, payers)) is not None:
+                return better
+        return None
+
+    def _gain(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> float:
+        part, paid = self._bargain(best, change, payers)
+        return part * change.ns + sum(share * payer.ns for payer, share in paid)
+
+    def _bargain(
+        self, best: PeakPlan, change: Change, payers: Sequence[Change]
+    ) -> tuple[float, list[tuple[Change, float]]]:
+        """Returns the part of a change that there is room for, and the changes that make room, each with its part."""
+        need = best.peak_bytes + change.peak_bytes - self._limit_bytes
+        paid = list(_paid(need, -change.ns_per_byte, [p for p in payers if p is not change and p.peak_bytes < 0]))
+        missing = need + sum(share * payer.peak_bytes for payer, share in paid)
+        return 1 - max(0, missing) / max(change.peak_bytes, 1), paid
+
+    def _tried(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> PeakPlan | None:
+        part, paid = self._bargain(best, change, payers)
+        choice = self._after(best.choice, change, part, math.floor)
+        for payer, share in paid:
+            choice = self._after(choice, payer, share, math.ceil)
+        for _ in range(1 + _REPAIRS):
+            if choice.key == best.choice.key:
+                return None
+            plan = self._plan(choice, "exchange")
+            left_ns = self._rank(best.choice) - self._rank(choice)
+            if left_ns <= 0:
+                return None
+            if (over := plan.peak_bytes - self._limit_bytes) <= 0:
+                return plan
+            paid = list(_paid(over, left_ns / over, self._alive_at_peak(plan, payers)))
+            if sum(share * payer.peak_bytes for payer, share in paid) > -over:
+                return None
+            for payer, share in paid:
+                choice = self._after(choice, payer, share, math.ceil)
+        return None
+
+    def _alive_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
+        """Returns changes, by how much of their memory is saved and alive at the peak of another plan."""
+        alive = {t.name: t.bytes for t in self._timeline(plan.choice).peak_tensors if t.why == "saved"}
+        of_each = np.array([alive.get(name, 0) for name in self._plans.problem.names])
+        drops = (replace(payer, peak_bytes=-int(of_each[payer.values].sum())) for payer in payers if not payer.saves)
+        return sorted((drop for drop in drops if drop.peak_bytes), key=lambda drop: drop.ns_per_byte)
+
+    def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
+        # What is saved late in the forward pass is read, and freed, first in the backward pass.
+        count = max(1, rounded(round(part * len(change.values), 6)))
+        if change.saves:
+            return self._plans.also_saving(choice, change.values[-count:])
+        return self._plans.also_recomputing(choice, change.values[:count])
+
+    def _changes(self, best: PeakPlan) -> Iterator[Change]:
+        keys, before = {best.choice.key}, self._rank(best.choice)
+        for saves, of in ((True, best.choice.recomputed), (False, best.choice.saved)):
+            for choice, values in self._toggled(best.choice, of, saves)[:_CLASSES]:
+                if choice.key not in keys:
+                    keys.add(choice.key)
+                    plan = self._plan(choice, "change")
+                    yield Change(values, saves, self._rank(choice) - before, plan.peak_bytes - best.peak_bytes)
+
+    def _toggled(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[Choice, IntArray]]:
+        """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values."""
+        problem, values, toggled = self._plans.problem, np.flatnonzero(of), list[tuple[float, Choice, IntArray]]()
+        cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
+        before = int(cost[choice.recomputed].sum())
+        for each in np.unique(self._classes[values]):
+            members = values[self._classes[values] == each]
+            other = (self._plans.also_saving if saves else self._plans.also_recomputing)(choice, members)
+            more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
+            if abs(more) > _WORTH * self._limit_bytes:
+                toggled.append((change / max(abs(more), 1), other, members))
+        return [(other, members) for _, other, members in sorted(toggled, key=lambda one: one[0])]
+
+
+def _paid(need_bytes: float, worth: float, payers: Sequence[Change]) -> Iterator[tuple[Change, float]]:
+    """Yields changes that free memory, each with the part of it that is needed, until a byte of them costs too much."""
+    for payer in payers:
+        if need_bytes <= 0 or payer.ns_per_byte >= worth:
+            return
+        share = min(1, need_bytes / -payer.peak_bytes)
+        need_bytes += share * payer.peak_bytes
+        yield payer, share
