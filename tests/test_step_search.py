@@ -82,7 +82,8 @@ def test_at_the_peak_of_checkpointed_layers_what_pays_in_one_layer_is_saved_in_a
     model, inputs = gpt_small(layers=3, fused=True)
     graph = remat.capture(model, *inputs)
     # Layer by layer, it was 0.32, at a limit that was 3% higher, when no results of calls on a GPU counted as aligned.
-    assert overheads_beside(graph, "every layer checkpointed".__eq__)[0] < 0.27
+    # Without exchanges, it was 0.26.
+    assert overheads_beside(graph, "every layer checkpointed".__eq__)[0] < 0.22
 
 
 def test_a_share_of_the_peak_is_one_of_pytorchs_default_plan() -> None:

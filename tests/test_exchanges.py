@@ -1,0 +1,116 @@
+"""A plan is improved by exchanges of saved values: those that are worth more for those that are worth less."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+import remat
+from costmodels import RecomputeTime
+from remat import Graph, GraphBuilder
+from remat.answer.choice import Choice
+from remat.answer.registry import find_solver
+from remat.improve.exchanges import Exchanges
+from remat.improve.peak_plans import PeakPlan, PeakPlans
+
+BYTES = 100
+
+
+def two_kinds(each: int) -> Graph:
+    """Returns a graph that computes values of two kinds from its input, all of one size, and reads all backward."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=BYTES)
+    values = [g.op(kind, x, bytes=BYTES, name=f"{kind}{i}") for kind in ("dear", "cheap") for i in range(each)]
+    g.output(g.op("sum", *values, bytes=4))
+    g.gradient(g.op("back", g.tangent("dy", bytes=4), *values, bytes=BYTES))
+    return g.build()
+
+
+class Toy:
+    """Prices plans of `two_kinds`: a recomputed value takes 10 ns or 1 ns, and what is saved is alive at the peak."""
+
+    def __init__(self, each: int, at_least: int = 0) -> None:
+        graph = two_kinds(each)
+        self.plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+        names = self.plans.problem.names
+        self.kind = np.array([name.rstrip("0123456789") for name in names])
+        self.classes = np.unique(self.kind, return_inverse=True)[1]
+        self.at_least = at_least
+
+    def start(self, kind: str) -> PeakPlan:
+        return self.plan(self.plans.legal(self.kind == kind))
+
+    def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
+        return PeakPlan(choice, 0, max(self.at_least, BYTES * sum(self.saved(choice).values())))
+
+    def ns(self, choice: Choice) -> float:
+        return 1000 + sum({"dear": 10, "cheap": 1}.get(kind, 0) for kind in self.kind[choice.recomputed])
+
+    def saved(self, choice: Choice) -> dict[str, int]:
+        return {kind: int(choice.saved[self.kind == kind].sum()) for kind in ("dear", "cheap")}
+
+    def timeline(self, choice: Choice) -> Any:
+        names = np.array(self.plans.problem.names)[choice.saved]
+        return SimpleNamespace(peak_tensors=[SimpleNamespace(name=n, bytes=BYTES, why="saved") for n in names])
+
+    def exchanges(self, limit_bytes: int) -> Exchanges:
+        return Exchanges(self.plans, self.plan, self.ns, self.timeline, self.classes, limit_bytes)
+
+
+def test_as_little_as_possible_of_what_is_cheap_is_given_for_what_is_dear() -> None:
+    toy = Toy(each=4)
+    better = toy.exchanges(5 * BYTES + 50).improved(toy.start("cheap"))
+    assert toy.saved(better.choice) == {"dear": 4, "cheap": 1}
+
+
+def test_nothing_dear_is_given_for_what_is_cheap() -> None:
+    toy = Toy(each=4)
+    start = toy.start("dear")
+    assert toy.exchanges(4 * BYTES).improved(start) is start
+
+
+def test_where_all_does_not_fit_a_part_of_the_values_is_saved() -> None:
+    toy = Toy(each=4)
+    nothing = toy.plan(toy.plans.legal(np.zeros(len(toy.kind), np.bool_)))
+    better = toy.exchanges(3 * BYTES).improved(nothing)
+    assert toy.saved(better.choice) == {"dear": 3, "cheap": 0}
+    assert better.choice.saved[toy.kind == "dear"].tolist() == [False, True, True, True]  # the last are freed first
+
+
+def test_an_exchange_beyond_the_limit_is_paid_by_what_is_alive_at_its_peak() -> None:
+    """At the peak of the start, recomputing what is cheap frees nothing: the peak is elsewhere."""
+    toy = Toy(each=4, at_least=7 * BYTES)
+    better = toy.exchanges(7 * BYTES + 99).improved(toy.start("cheap"))
+    assert toy.saved(better.choice)["dear"] == 4
+    assert better.peak_bytes == 7 * BYTES
+
+
+def test_small_values_are_saved_together_but_not_those_that_raise_the_peak() -> None:
+    toy = Toy(each=8)
+    start = toy.start("dear")
+    limit = 10**4 * BYTES
+    most = start.peak_bytes + 5 * BYTES
+    toy.plan = lambda choice, _source="": PeakPlan(  # more than that is beyond the limit
+        choice, 0, limit + 1 if BYTES * sum(toy.saved(choice).values()) > most else limit
+    )
+    better = toy.exchanges(limit).with_small_values(toy.plan(start.choice))
+    assert toy.saved(better.choice) == {"dear": 8, "cheap": 5}
+
+
+def test_an_operator_with_several_results_is_not_recomputed_if_its_results_are_saved() -> None:
+    def normalize(x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(x.sin(), 0)
+        return (x.sin() - mean) * (variance + 1).rsqrt() * variance
+
+    graph = remat.capture(normalize, torch.randn(8, 4, requires_grad=True))
+    plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+    ops = np.array(graph.ops)[graph.plannable]
+    pair = np.flatnonzero([op.startswith("aten.var_mean") for op in ops])
+    recomputes = plans.legal(np.zeros(len(ops), np.bool_))
+    assert recomputes.recomputed[pair].all()
+    saves = plans.also_saving(recomputes, pair)
+    assert not saves.recomputed[pair].any()
+    assert set(ops[saves.saved & ~recomputes.saved]) == {"getitem"}
