@@ -388,7 +388,7 @@ def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: in
         bounds.append(bounds[-1] + part.shape[dim])
     draft.indices[coordinate(call.shape, dim), 0] = None
     # Of each part two comparisons and a masked read, then the choices; parts in the middle have both conditions.
-    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [0, *(("bound", n) for n in bounds[1:])])
+    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [("int64", "0"), *(("bound", n) for n in bounds[1:])])
     return draft.done(call.position, call.shape, call.itemsize)
 
 

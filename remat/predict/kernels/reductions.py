@@ -9,7 +9,7 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Dims, Shape, composed, identity, led_to, reshaped, uneven
-from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, View, merged
+from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering
 from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
@@ -153,16 +153,12 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(lowering.stores, {call.position})
     places = [*product(*(range(of.shape[axis]) for axis in axes))]
-    terms: set[frozenset[Read]] = set()  # equal terms are computed once
     for place in places:
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
-        loads = lowering.stores.loads(View(of.box, of.shape, (thin, start + shift), of.stored))
-        terms.add(frozenset(loads))
-        for (buffer, (index_map, first)), times in loads.items():
-            merged(draft.reads, {(buffer, (_without(index_map, axes, shape), first)): times})
-    operations = lowering.stores.operations(of.box.steps if of.inlined else {})
-    lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
-    draft.note(View(of.box, of.shape, (thin, start), of.stored), lambda at: (_without(at[0], axes, shape), at[1]))
+        view = View(of.box, of.shape, (thin, start + shift), of.stored)
+        draft.take(view, lambda access: (_without(access[0], axes, shape), access[1]))
+    converts = lowering.stores.calls[call.sources[0]].dtype == "bool" != call.dtype  # as in a sum of conditions
+    lowering.stores.weigh(call.position, len(places) * (1 + converts) - 1)
     return draft.done(call.position, shape, itemsize)
 
 
@@ -194,7 +190,8 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
         _reduce(lowering, loop, results, "var")
         mean, squared, _ = map(View.of_buffer, results)
         correction = call.kwargs.get("correction")  # the sum is divided by max(0, count - correction)
-        lowering.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
+        dtype, numbers = lowering.stores.calls[of.box.value].dtype, (0, count, 1 if correction is None else correction)
+        lowering.stores.weigh(call.position, 3, {(dtype, repr(number)) for number in numbers})
         variance = _over(lowering, call, (squared,), shape)
     if not with_mean:
         return variance
