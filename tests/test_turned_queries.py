@@ -49,6 +49,10 @@ class Turned(nn.Module):
     [
         # The gradient of a key computes the same sine for two slices, which counts as one operation.
         (False, ByteTraffic(mode="aggressive")),
+        # A query that two calls read is laid out as the loop that writes it reads.
+        (False, MemoryBudget(0.0)),
+        # A query is laid out otherwise than in eager mode, and so is the result of attention.
+        (True, MemoryBudget(0.0)),
     ],
     ids=str,
 )
