@@ -405,3 +405,16 @@ def test_a_sum_of_all_that_follows_sums_of_rows_has_the_same_rows(loss: Callable
         with virtual_gpu("h100"):
             assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
             assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+class Squares(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().mean()
+
+
+def test_a_sum_of_all_pixels_runs_along_memory() -> None:
+    """Its parts are then rows of channels-last images, which are not split again."""
+    graph = remat.capture(nn.Sequential(nn.Conv2d(3, 96, 3), Squares()), torch.randn(2, 3, 12, 12), device="h100")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))

@@ -11,7 +11,7 @@ from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Dims, Shape, composed, identity, led_to, reshaped, uneven
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering
-from remat.predict.kernels.realize import Draft
+from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.splits import PROCESSORS, host_processors, split_reduction
 from remat.predict.kernels.view_maps import at, positive
@@ -53,12 +53,23 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = lowering.stores.flexible(call.position, shape, itemsize)
+    to_one = prod(sizes) == 1 and lowering.stores.backend.gpu
+    rows = _rows_of(lowering, of) if to_one else None
+    if to_one and not rows and split_reduction(sizes, reduced, [], lowering.stores.settle)[0] > 1:
+        of, axes = _along_memory(lowering, of, axes)
     loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
-    rows = _rows_of(lowering, of) if prod(sizes) == 1 and lowering.stores.backend.gpu else None
     _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=rows)
-    if prod(sizes) == 1 and not rows and lowering.stores.loops[-1].reduced != reduced:
-        lowering.stores.store(of.box)  # for later readers: `Reduction.check_for_split_dense_dim_reindexing`
     return View.of_buffer(buffer)
+
+
+# A sum of all elements that is split first stores what it sums, for later readers, and then runs along the dimension
+# that is the innermost in memory (`Reduction.check_for_split_dense_dim_reindexing`).
+def _along_memory(lowering: Lowering, of: View, axes: list[int]) -> tuple[View, list[int]]:
+    own = lowering.stores.own_expression(of)
+    lowering.stores.settle(lowering.stores.store(of.box))
+    strides = layout(of) or ()
+    dense = next((i for i, stride in enumerate(strides[:-1]) if stride == 1), None)
+    return own, axes if dense is None else [*(i for i in axes if i != dense), dense]
 
 
 def _rows_of(lowering: Lowering, of: View) -> tuple[Shape, Shape] | None:
