@@ -407,6 +407,20 @@ def test_a_sum_of_all_that_follows_sums_of_rows_has_the_same_rows(loss: Callable
             assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
 
 
+def test_an_image_whose_elements_lie_in_the_same_place_is_not_laid_out_channels_last() -> None:
+    """The divisor of a normalization is one number for a whole row. Where it is saved, it is not copied."""
+    ahead, behind = nn.Conv2d(3, 96, 3), nn.Conv2d(96, 96, 3)
+
+    def normalized(x: Tensor) -> Tensor:
+        return behind(nn.functional.normalize(ahead(x), dim=3)).square().mean()
+
+    graph = remat.capture(normalized, torch.randn(2, 3, 12, 12), device="h100")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
 class Squares(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.square().mean()

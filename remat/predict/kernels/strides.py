@@ -102,6 +102,15 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
     return strides_in(sorted(range(len(shape)), key=lambda i: (strides[i], -i)), shape)
 
 
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Returns whether each element of a tensor is alone in its place, without gaps between them.
+
+    >>> is_dense((2, 3), (1, 2)), is_dense((2, 3), (1, 0)), is_dense((2, 3), (4, 1))
+    (True, False, False)
+    """
+    return same_layout(shape, strides, in_order_of(shape, strides))
+
+
 def turning_images(torch: str) -> frozenset[str]:
     """Returns the operators that make the compiler consider channels-last images in a pass.
 
