@@ -432,3 +432,25 @@ def test_a_sum_of_all_pixels_runs_along_memory() -> None:
     plan = plan_of(graph, SaveEverything())
     with virtual_gpu("h100"):
         assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+@pytest.mark.parametrize("reshaped_copy", [False])
+def test_what_is_reshaped_before_a_convolution_is_stored_as_by_inductor(reshaped_copy: bool) -> None:
+    """A maximum over windows is laid out as an image. A permuted image is copied twice: into rows, and as an image."""
+    ahead, behind = nn.Conv2d(3, 96, 3), nn.Conv2d(96, 96, 3)
+
+    def pooled(x: Tensor) -> Tensor:
+        h = ahead(x)
+        if reshaped_copy:
+            h = h.unflatten(1, (2, 48)).permute(0, 1, 2, 4, 3).reshape(h.shape)
+        else:
+            h = nn.functional.max_pool2d(h, 3, 2, 1).flatten(2).unflatten(2, (9, 9))
+            h = h - h.mean(1, keepdim=True)
+        return behind(h).square().mean()
+
+    graph = remat.capture(pooled, torch.randn(2, 3, 20, 20), device="h100")
+    plan = remat.solve(MemoryBudget(0.0).pose(graph)).plan
+    assert plan is not None
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
