@@ -434,7 +434,7 @@ def test_a_sum_of_all_pixels_runs_along_memory() -> None:
         assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
 
 
-@pytest.mark.parametrize("reshaped_copy", [False])
+@pytest.mark.parametrize("reshaped_copy", [False, True])
 def test_what_is_reshaped_before_a_convolution_is_stored_as_by_inductor(reshaped_copy: bool) -> None:
     """A maximum over windows is laid out as an image. A permuted image is copied twice: into rows, and as an image."""
     ahead, behind = nn.Conv2d(3, 96, 3), nn.Conv2d(96, 96, 3)

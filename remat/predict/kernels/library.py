@@ -177,14 +177,13 @@ def _summed_products(lowering: Lowering, call: Call, left: View, right: View) ->
 def convolution(lowering: Lowering, call: Call) -> View | None:
     """Lowers a convolution. If the pass keeps images channels-last, image and filters are stored that way.
 
-    On GPUs, an expression adds the bias to the library's result.
+    A reshaped image is stored before it is reshaped, and then copied into another layout. On GPUs, an expression adds
+    the bias to the library's result.
     """
     both = [argument.position for argument in call.args[:2]]
-    last = lowering.uses.convolves
-    if not last:
-        for u in both:
-            lowering.stores.store(lowering.views[u].box)
-        last = any(_channels_last(lowering.views[u]) for u in both)
+    for u in both:
+        lowering.stores.store(lowering.views[u].box)
+    last = lowering.uses.convolves or any(_channels_last(lowering.views[u]) for u in both)
     for u in both:
         shape = lowering.views[u].shape
         lowering.views[u] = lowering.stores.in_order(
