@@ -405,3 +405,52 @@ def test_a_sum_of_all_that_follows_sums_of_rows_has_the_same_rows(loss: Callable
         with virtual_gpu("h100"):
             assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
             assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+def test_an_image_whose_elements_lie_in_the_same_place_is_not_laid_out_channels_last() -> None:
+    """The divisor of a normalization is one number for a whole row. Where it is saved, it is not copied."""
+    ahead, behind = nn.Conv2d(3, 96, 3), nn.Conv2d(96, 96, 3)
+
+    def normalized(x: Tensor) -> Tensor:
+        return behind(nn.functional.normalize(ahead(x), dim=3)).square().mean()
+
+    graph = remat.capture(normalized, torch.randn(2, 3, 12, 12), device="h100")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)
+
+
+class Squares(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().mean()
+
+
+def test_a_sum_of_all_pixels_runs_along_memory() -> None:
+    """Its parts are then rows of channels-last images, which are not split again."""
+    graph = remat.capture(nn.Sequential(nn.Conv2d(3, 96, 3), Squares()), torch.randn(2, 3, 12, 12), device="h100")
+    plan = plan_of(graph, SaveEverything())
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+
+
+@pytest.mark.parametrize("reshaped_copy", [False, True])
+def test_what_is_reshaped_before_a_convolution_is_stored_as_by_inductor(reshaped_copy: bool) -> None:
+    """A maximum over windows is laid out as an image. A permuted image is copied twice: into rows, and as an image."""
+    ahead, behind = nn.Conv2d(3, 96, 3), nn.Conv2d(96, 96, 3)
+
+    def pooled(x: Tensor) -> Tensor:
+        h = ahead(x)
+        if reshaped_copy:
+            h = h.unflatten(1, (2, 48)).permute(0, 1, 2, 4, 3).reshape(h.shape)
+        else:
+            h = nn.functional.max_pool2d(h, 3, 2, 1).flatten(2).unflatten(2, (9, 9))
+            h = h - h.mean(1, keepdim=True)
+        return behind(h).square().mean()
+
+    graph = remat.capture(pooled, torch.randn(2, 3, 20, 20), device="h100")
+    plan = remat.solve(MemoryBudget(0.0).pose(graph)).plan
+    assert plan is not None
+    with virtual_gpu("h100"):
+        assert facts(kernels(graph, plan)) == facts(Scheduled(graph).kernels(plan))
+        assert remat.timeline(graph, plan).peak_bytes == rehearsed_peak(graph, plan)

@@ -85,8 +85,8 @@ other than the low-memory maximum, sorts, control flow, custom operators, and mu
 padded, indices are not inverted for fusion, and a softmax takes two loops for maximum and sum where Inductor takes one,
 which matters where rows are split. An A100 has fewer processors than the assumed H100, splits some sums differently,
 and adds bfloat16 by calls. Symbolic sizes count with their captured values, and inputs count as contiguous. Operations
-are counted per operator and position, not in the text of an expression as by Inductor, which sees equal operations of
-different operators: a value near a threshold may be on the wrong side.
+are counted once for each operator and what it depends on, not in the text of an expression as by Inductor, which sees
+equal operations of different operators: a value near a threshold may be on the wrong side.
 """
 
 from remat.predict.kernels.backends import backend_for

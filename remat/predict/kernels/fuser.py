@@ -35,6 +35,7 @@ from remat.predict.kernels.strides import (
     channels_last_chosen,
     channels_last_values,
     eager_strides,
+    is_dense,
     same_layout,
     strides_after,
     turning_images,
@@ -234,7 +235,8 @@ class Fuser:
         inside[forward] = True
         uses = inside[graph.consumers]
         own = hosted | graph.output | self._restrided(graph.producers[uses], graph.consumers[uses])
-        images = {v: channels_last(self._calls[v].shape) for v in self._last if not own[v]}
+        shapes = {v: self._calls[v].shape for v in self._last if not own[v]}
+        images = {v: channels_last(shape) for v, shape in shapes.items() if is_dense(shape, self._strides[v])}
         changed = {v for v, last in images.items() if not same_layout(self._calls[v].shape, last, self._strides[v])}
         return {v: last for v, last in images.items() if v in changed or not graph.input[v]}
 

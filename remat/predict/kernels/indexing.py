@@ -40,7 +40,7 @@ def lookup(lowering: Lowering, call: Call) -> View:
         read = (buffer, (_replaced(dims, axes, call.shape), runtime_position(start) if moves else start))
         draft.reads[read] = draft.reads.get(read, 0) + times
     if table.inlined:
-        draft.steps[identity(call.shape), 0] = table.box.ops
+        draft.steps[frozenset(draft.reads)] = table.box.ops
         draft.heavy |= table.box.heavy
     return draft.done(call.position, call.shape, call.itemsize)
 

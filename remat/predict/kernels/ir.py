@@ -56,8 +56,12 @@ Reads = dict[Read, int]
 """How often an expression makes each read; an expression that is inlined twice reads twice."""
 
 
-Steps = dict[Access | None, frozenset[int]]
-"""The values that an expression computes, by the elements of them; None where all elements of a value are equal."""
+Leaf = tuple[Buffer | None, Access]
+"""What an expression depends on: a read, or coordinates, which have no buffer."""
+
+Steps = dict[frozenset[Leaf], frozenset[int]]
+"""The values that an expression computes, by what each depends on: a value that is needed twice is computed twice only
+if it depends on different elements (`OpCounterCSE`)."""
 
 
 def merged(into: Reads, reads: Reads) -> None:
@@ -73,7 +77,7 @@ class Box:
     shape: Shape
     itemsize: int
     reads: Reads = field(default_factory=dict[Read, int])  # what the expression reads, each access once, over `shape`
-    steps: Steps = field(default_factory=dict[Access | None, frozenset[int]])  # what it computes on the way
+    steps: Steps = field(default_factory=dict[frozenset[Leaf], frozenset[int]])  # what it computes on the way
     heavy: bool = False  # whether one of these operators is costly on this backend
     # maps of coordinates in the expression, such as those of `arange`: they too constrain how loops are joined.
     indices: tuple[Access, ...] = ()

@@ -15,7 +15,7 @@ from remat.predict.kernels.pointwise import pointwise
 from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.reductions import loop_over, reduced_over
-from remat.predict.kernels.strides import channels_last, in_order_of, lies_last, turned
+from remat.predict.kernels.strides import channels_last, element_strides, in_order_of, lies_last, turned
 from remat.predict.kernels.view_maps import positive
 
 
@@ -177,14 +177,13 @@ def _summed_products(lowering: Lowering, call: Call, left: View, right: View) ->
 def convolution(lowering: Lowering, call: Call) -> View | None:
     """Lowers a convolution. If the pass keeps images channels-last, image and filters are stored that way.
 
-    On GPUs, an expression adds the bias to the library's result.
+    A reshaped image is stored before it is reshaped, and then copied into another layout. On GPUs, an expression adds
+    the bias to the library's result.
     """
     both = [argument.position for argument in call.args[:2]]
-    last = lowering.uses.convolves
-    if not last:
-        for u in both:
-            lowering.stores.store(lowering.views[u].box)
-        last = any(_channels_last(lowering.views[u]) for u in both)
+    for u in both:
+        lowering.stores.store(lowering.views[u].box)
+    last = lowering.uses.convolves or any(_channels_last(lowering.views[u]) for u in both)
     for u in both:
         shape = lowering.views[u].shape
         lowering.views[u] = lowering.stores.in_order(
@@ -294,7 +293,27 @@ def attention(lowering: Lowering, call: Call) -> View | None:
         elif expands and not in_memory:
             lowering.views[u] = View(lowering.stores.copy(View.of_box(view.box)).box, view.shape, view.access)
         view.stored |= in_memory  # the compiler changes the box in place, so the next call accepts it
-    return library(lowering, call)
+    result = library(lowering, call)
+    _as_arguments_lie(lowering, call)
+    return result
+
+
+# Layouts of arguments that are still open are fixed in the order in which the loops that write them read. Results have
+# the strides that the operator then gives them, which may differ from eager's (`ExternKernel.process_kernel`).
+def _as_arguments_lie(lowering: Lowering, call: Call) -> None:
+    element, arguments = lowering.elements[call.position], lowering.stores.loops[-1].arguments
+    for read in arguments:
+        lowering.stores.settle(read)
+    refs = [u for u in call.refs if u in lowering.views]
+    strides = {u: read.fix() for u, read in zip(refs, arguments, strict=True)}
+
+    def written(lowering: Lowering, one: Call) -> View:
+        view = element(lowering, one)
+        assert view.box.buffer is not None
+        view.box.buffer.strides = element_strides(one, call, lowering.stores.calls, strides)
+        return view
+
+    lowering.elements[call.position] = written
 
 
 _EFFICIENT = "aten._scaled_dot_product_efficient_attention"
@@ -314,8 +333,12 @@ def _is_realized(lowering: Lowering, value: int) -> bool:
 def _is_aligned(view: View) -> bool:
     if len(view.shape) not in (3, 4):
         return True
-    in_memory = view.box.buffer is not None and (view.stored or view.is_whole)
-    if not in_memory or (strides := layout(view)) is None:
+    buffer = view.box.buffer
+    if buffer is None or not (view.stored or view.is_whole):
+        return False
+    # A layout that is still open counts as row-major, and stays open.
+    is_open = view.is_whole and buffer.strides is None
+    if (strides := contiguous_strides(view.shape) if is_open else layout(view)) is None:
         return False
     return all(stride % _ALIGNED == 0 for stride in strides[:-1]) and (strides[-1] == 1 or view.shape[-1] <= 1)
 
@@ -388,7 +411,7 @@ def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: in
         bounds.append(bounds[-1] + part.shape[dim])
     draft.indices[coordinate(call.shape, dim), 0] = None
     # Of each part two comparisons and a masked read, then the choices; parts in the middle have both conditions.
-    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [0, *(("bound", n) for n in bounds[1:])])
+    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [("int64", "0"), *(("bound", n) for n in bounds[1:])])
     return draft.done(call.position, call.shape, call.itemsize)
 
 

@@ -97,7 +97,7 @@ class Lowering:
         if uses.readers[v] > 1:
             view = self._shared(v, view)
         if stores.has_many_reads(view.box):
-            view = self._as_image(v, view)
+            view = self.as_image(v, view)
             stores.limit(view)
         self.views[v] = view
 
@@ -110,14 +110,15 @@ class Lowering:
         if uses.returned[v] and view.box.reads:
             stores.store(view.box)
         if stores.is_stored_for(view.box, uses.readers[v]):
-            view = self._as_image(v, view)
+            view = self.as_image(v, view)
             stores.store(view.box)
         return view
 
     def _required_strides(self, v: int) -> Shape:
         return self.uses.images.get(v, self.stores.strides[v])
 
-    def _as_image(self, v: int, view: View) -> View:
+    def as_image(self, v: int, view: View) -> View:
+        """Stores a value channels-last, if the compiler prefers that for it."""
         return self.stores.in_order(view, self.uses.images[v]) if v in self.uses.images else view
 
     def finish(self) -> list[Loop]:

@@ -50,7 +50,7 @@ def seed(lowering: Lowering, call: Call) -> View:
     """Lowers the read of one of several seeds in memory."""
     seeds = lowering.stores.store(lowering.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
-    return View.of_box(Box(call.position, (), call.itemsize, reads, {((), 0): frozenset({call.position})}))
+    return View.of_box(Box(call.position, (), call.itemsize, reads, {frozenset(reads): frozenset({call.position})}))
 
 
 # Views whose argument must be row-major, unless its layout is already fixed.
@@ -128,7 +128,7 @@ def patched(lowering: Lowering, call: Call) -> View:
         bounds = [("bound", n) for n, edge in ((start, 0), (end, shape[dim])) if n != edge]
         count = len(bounds) + (step != 1)  # a step has a remainder, which is compared with 0
         operations = 2 * count + 1 + (step != 1)  # the conditions, all of them together, a masked read, and a choice
-        lowering.stores.weigh(call.position, operations, [*bounds, 0] if step != 1 else bounds)
+        lowering.stores.weigh(call.position, operations, [*bounds, ("int64", "0")] if step != 1 else bounds)
 
     def read(of: Access) -> Access:
         if call.op == "aten.select_scatter":  # the part has a dimension less

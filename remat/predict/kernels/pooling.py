@@ -46,6 +46,7 @@ def max_pool(lowering: Lowering, call: Call) -> None:
         places = len(draft.reads)
         compared = 12 * (places - 1) if one.args[1] else 0
         if places * (8 if any(padding) else 2) + compared > lowering.stores.backend.max_ops:
+            view = lowering.as_image(one.position, view)
             lowering.stores.store(view.box)
         return view
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 
 from remat.predict.kernels import rules
@@ -22,7 +23,7 @@ from remat.predict.kernels.index import (
     strided,
     strides_of,
 )
-from remat.predict.kernels.ir import Box, Buffer, Loop, Read, Reads, Steps, View
+from remat.predict.kernels.ir import Box, Buffer, Leaf, Loop, Read, Reads, Steps, View
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.padding import Padding
 from remat.predict.kernels.recorded_calls import Call
@@ -212,15 +213,13 @@ class Stores:
     def size(self, box: Box) -> int:
         """Returns the number of operations of an expression; reads, coordinates and constants count as operations."""
         numbers = frozenset[rules.Number]().union(*(self._weights[v].numbers for v in box.ops))
-        return len(box.reads) + len(box.indices) + self.operations(box.steps) + len(numbers)
+        operations = sum(self._weights[v].operations for values in box.steps.values() for v in values)
+        return len(box.reads) + len(box.indices) + operations + len(numbers)
 
     def weigh(self, value: int, operations: int, numbers: Iterable[rules.Number] = ()) -> None:
         """Adds to the size of an expression that depends on how the operator is lowered."""
         before = self._weights[value]
         self._weights[value] = rules.Weight(before.operations + operations, before.numbers.union(numbers))
-
-    def operations(self, steps: Steps) -> int:
-        return sum(self._weights[v].operations for values in steps.values() for v in values)
 
     def take_view(self, view: View, shape: Shape, access: Access) -> View:
         """Returns a view of a value. A view of a buffer fixes the strides of the buffer."""
@@ -256,7 +255,7 @@ class Draft:
     reads: Reads = field(default_factory=dict[Read, int])
     heavy: bool = False
     indices: dict[Access, None] = field(default_factory=dict[Access, None])
-    steps: Steps = field(default_factory=dict[Access | None, frozenset[int]])
+    steps: Steps = field(default_factory=dict[frozenset[Leaf], frozenset[int]])
 
     def take(self, view: View, moved: Callable[[Access], Access] = _same) -> None:
         """Adds what computes a view.
@@ -270,18 +269,24 @@ class Draft:
         self.note(view, moved)
 
     def note(self, view: View, moved: Callable[[Access], Access] = _same) -> None:
-        if view.inlined:
-            box = view.box
-            for access, values in box.steps.items():
-                at = access if access is None else moved(access if view.is_whole else composed(view.access, access))
-                self.steps[at] = self.steps.get(at, frozenset()) | values
-            self.heavy |= box.heavy
-            for index in box.indices:
-                self.indices[moved(composed(view.access, index))] = None
+        if not view.inlined:
+            return
+        box = view.box
+
+        @cache
+        def seen(leaf: Leaf) -> Leaf:
+            return leaf[0], moved(leaf[1] if view.is_whole else composed(view.access, leaf[1]))
+
+        for leaves, values in box.steps.items():
+            here = leaves if view.is_whole and moved is _same else frozenset(map(seen, leaves))
+            self.steps[here] = self.steps.get(here, frozenset()) | values
+        self.heavy |= box.heavy
+        for index in box.indices:
+            self.indices[seen((None, index))[1]] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         if self.ops:
-            own = (identity(shape), 0) if self.reads or self.indices else None
+            own = frozenset[Leaf]({*self.reads, *((None, index) for index in self.indices)})
             self.steps[own] = self.steps.get(own, frozenset()) | self.ops
         return View.of_box(Box(value, shape, itemsize, self.reads, self.steps, self.heavy, tuple(self.indices)))
 

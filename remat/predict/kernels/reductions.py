@@ -9,9 +9,9 @@ from math import prod
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.index import Access, Dims, Shape, composed, identity, led_to, reshaped, uneven
-from remat.predict.kernels.ir import Buffer, Loop, Read, Reads, View, merged
+from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering
-from remat.predict.kernels.realize import Draft
+from remat.predict.kernels.realize import Draft, layout
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.splits import PROCESSORS, host_processors, split_reduction
 from remat.predict.kernels.view_maps import at, positive
@@ -53,12 +53,23 @@ def reduced_over(lowering: Lowering, call: Call, of: View, axes: list[int], shap
     if prod(reduced) == 1 or (prod(reduced) < rules.UNROLLED and not alone):
         return _unrolled(lowering, call, of, axes, shape, itemsize)
     buffer = lowering.stores.flexible(call.position, shape, itemsize)
+    to_one = prod(sizes) == 1 and lowering.stores.backend.gpu
+    rows = _rows_of(lowering, of) if to_one else None
+    if to_one and not rows and split_reduction(sizes, reduced, [], lowering.stores.settle)[0] > 1:
+        of, axes = _along_memory(lowering, of, axes)
     loop = loop_over(lowering, call, of, [*kept, *axes], len(kept))
-    rows = _rows_of(lowering, of) if prod(sizes) == 1 and lowering.stores.backend.gpu else None
     _reduce(lowering, loop, [buffer], call.op.removeprefix("aten."), rows=rows)
-    if prod(sizes) == 1 and not rows and lowering.stores.loops[-1].reduced != reduced:
-        lowering.stores.store(of.box)  # for later readers: `Reduction.check_for_split_dense_dim_reindexing`
     return View.of_buffer(buffer)
+
+
+# A sum of all elements that is split first stores what it sums, for later readers, and then runs along the dimension
+# that is the innermost in memory (`Reduction.check_for_split_dense_dim_reindexing`).
+def _along_memory(lowering: Lowering, of: View, axes: list[int]) -> tuple[View, list[int]]:
+    own = lowering.stores.own_expression(of)
+    lowering.stores.settle(lowering.stores.store(of.box))
+    strides = layout(of) or ()
+    dense = next((i for i, stride in enumerate(strides[:-1]) if stride == 1), None)
+    return own, axes if dense is None else [*(i for i in axes if i != dense), dense]
 
 
 def _rows_of(lowering: Lowering, of: View) -> tuple[Shape, Shape] | None:
@@ -153,16 +164,12 @@ def _unrolled(lowering: Lowering, call: Call, of: View, axes: list[int], shape: 
     thin: Dims = tuple(() if i in axes else digits for i, digits in enumerate(dims))
     draft = Draft(lowering.stores, {call.position})
     places = [*product(*(range(of.shape[axis]) for axis in axes))]
-    terms: set[frozenset[Read]] = set()  # equal terms are computed once
     for place in places:
         shift = sum(at(dims[axis], i) for axis, i in zip(axes, place, strict=True))
-        loads = lowering.stores.loads(View(of.box, of.shape, (thin, start + shift), of.stored))
-        terms.add(frozenset(loads))
-        for (buffer, (index_map, first)), times in loads.items():
-            merged(draft.reads, {(buffer, (_without(index_map, axes, shape), first)): times})
-    operations = lowering.stores.operations(of.box.steps if of.inlined else {})
-    lowering.stores.weigh(call.position, (len(terms) - 1) * operations + len(places) - 1)
-    draft.note(View(of.box, of.shape, (thin, start), of.stored), lambda at: (_without(at[0], axes, shape), at[1]))
+        view = View(of.box, of.shape, (thin, start + shift), of.stored)
+        draft.take(view, lambda access: (_without(access[0], axes, shape), access[1]))
+    converts = lowering.stores.calls[call.sources[0]].dtype == "bool" != call.dtype  # as in a sum of conditions
+    lowering.stores.weigh(call.position, len(places) * (1 + converts) - 1)
     return draft.done(call.position, shape, itemsize)
 
 
@@ -194,7 +201,8 @@ def _variance(lowering: Lowering, call: Call, of: View, axes: list[int], with_me
         _reduce(lowering, loop, results, "var")
         mean, squared, _ = map(View.of_buffer, results)
         correction = call.kwargs.get("correction")  # the sum is divided by max(0, count - correction)
-        lowering.stores.weigh(call.position, 3, {0, count, 1 if correction is None else correction})
+        dtype, numbers = lowering.stores.calls[of.box.value].dtype, (0, count, 1 if correction is None else correction)
+        lowering.stores.weigh(call.position, 3, {(dtype, repr(number)) for number in numbers})
         variance = _over(lowering, call, (squared,), shape)
     if not with_mean:
         return variance

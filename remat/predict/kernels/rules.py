@@ -98,8 +98,9 @@ HALF = ("bfloat16", "float16")
 """Parts of a reduction of such numbers are kept in single precision (`Reduction.create_multilayer_helper`)."""
 
 
-Number: TypeAlias = "float | tuple[str, int]"
-"""A constant, which an expression counts once: a number, or ("bound", n) for one that a coordinate is compared with."""
+Number: TypeAlias = tuple[str, int | str]
+"""A constant, which an expression counts once: its type and text, or ("bound", n) for one that a coordinate is compared
+with."""
 
 UNCOUNTED = (
     REDUCTIONS
@@ -128,28 +129,25 @@ class Weight:
         if call.op in UNCOUNTED:
             return cls(0, frozenset())
         if call.op == "aten.pow" and type(call.args[1]) in (int, float):
-            return cls(*_power(call.args[1]))
+            operations, numbers = _power(call.args[1])
+            return cls(operations, frozenset((call.dtype, repr(number)) for number in numbers))
         kinds = (int, float, bool) if call.op in CONSTANTS else (int, float)
-        numbers: frozenset[Number] = frozenset(argument for argument in call.args if type(argument) in kinds)
-        return cls(OPERATIONS.get(call.op, 1) + _conversions(call, calls), numbers)
+        types = [calls[u].dtype for u in call.refs][call.op == "aten.where" :]
+        computes_with = call.dtype
+        if call.dtype == "bool" and types:
+            computes_with = max(types, key=lambda name: ("float" in name, name))
+        # Arguments of another type than the operator computes with are converted first (`lowering.transform_args`).
+        converts = call.op in ELEMENTWISE - aten("clone") - {"prims.convert_element_type"}
+        conversions = sum(name != computes_with for name in types) if converts else 0
+        given = frozenset((computes_with, repr(argument)) for argument in call.args if type(argument) in kinds)
+        return cls(OPERATIONS.get(call.op, 1) + conversions, given)
 
 
-# Arguments of another type than the operator computes with are converted first (`lowering.transform_args`).
-def _conversions(call: Call, calls: Sequence[Call]) -> int:
-    if call.op not in ELEMENTWISE - aten("clone") - {"prims.convert_element_type"}:
-        return 0
-    types = [calls[u].dtype for u in call.refs][call.op == "aten.where" :]
-    computes_with = call.dtype
-    if call.dtype == "bool" and types:
-        computes_with = max(types, key=lambda name: ("float" in name, name))
-    return sum(name != computes_with for name in types)
-
-
-# As `lowering.pow`: whole exponents of up to 31 are products.
-def _power(exponent: float) -> tuple[int, frozenset[Number]]:
+# As `lowering.pow`: whole exponents of up to 31 are products. Returns the number of operations, and the constants.
+def _power(exponent: float) -> tuple[int, Sequence[float]]:
     if exponent == 0:
-        return 0, frozenset({1})
+        return 0, [1]
     if exponent == int(exponent) and abs(exponent) < 32:
         bits = f"{abs(int(exponent)):b}"
-        return len(bits) + bits.count("1") - 2 + (exponent < 0), frozenset()
-    return 1, frozenset() if exponent == 0.5 else frozenset({exponent})
+        return len(bits) + bits.count("1") - 2 + (exponent < 0), []
+    return 1, [] if exponent == 0.5 else [exponent]

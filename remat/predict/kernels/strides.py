@@ -102,6 +102,15 @@ def in_order_of(shape: Shape, strides: Shape) -> Shape:
     return strides_in(sorted(range(len(shape)), key=lambda i: (strides[i], -i)), shape)
 
 
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Returns whether each element of a tensor is alone in its place, without gaps between them.
+
+    >>> is_dense((2, 3), (1, 2)), is_dense((2, 3), (1, 0)), is_dense((2, 3), (4, 1))
+    (True, False, False)
+    """
+    return same_layout(shape, strides, in_order_of(shape, strides))
+
+
 def turning_images(torch: str) -> frozenset[str]:
     """Returns the operators that make the compiler consider channels-last images in a pass.
 
@@ -177,7 +186,7 @@ def _strides(call: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
     if call.op in VIEWS and isinstance(first, Ref):
         return _of_view(call, calls[first.position], layouts[first.position])
     if call.op == "getitem" and isinstance(first, Ref):
-        return _of_element(call, calls[first.position], calls, layouts)
+        return element_strides(call, calls[first.position], calls, layouts)
     asked = call.kwargs.get("memory_format", (0, ""))[1] if call.op == "aten.clone" else ""
     if call.op in OPERATIONS and asked in ("", "preserve_format"):
         return _elementwise(call.shape, [(calls[u].shape, layouts[u]) for u in call.refs])
@@ -185,7 +194,7 @@ def _strides(call: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
 
-def _like_images(call: Call, calls: list[Call], layouts: list[Shape]) -> bool:
+def _like_images(call: Call, calls: Sequence[Call], layouts: Sequence[Shape] | Mapping[int, Shape]) -> bool:
     if call.op == "aten.cat":
         return all(is_channels_last(calls[u].shape, layouts[u]) for u in call.refs)
     arguments = [call.args[i] for i in _LIKE_IMAGE.get(call.op, ())]
@@ -218,7 +227,15 @@ _HEADS_INSIDE_ON_CPUS = "aten._scaled_dot_product_flash_attention_for_cpu"
 _HEADS_INSIDE = (_HEADS_INSIDE_ON_CPUS, "aten._scaled_dot_product_efficient_attention")
 
 
-def _of_element(call: Call, of: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
+def element_strides(
+    call: Call, of: Call, calls: Sequence[Call], layouts: Sequence[Shape] | Mapping[int, Shape]
+) -> Shape:
+    """Returns the strides of an element of a tuple.
+
+    Args:
+        of: the call that returns the tuple.
+        layouts: the strides of the arguments of this call, by position.
+    """
     if of.op in ("aten.split", "aten.split_with_sizes", "aten.unbind") and isinstance(of.args[0], Ref):
         parent = of.args[0].position
         if len(calls[parent].shape) == len(call.shape):

@@ -108,4 +108,4 @@ def uninitialized(lowering: Lowering, call: Call) -> View:
     at = frozenset({call.position})
     buffer = Buffer(call.position, call.shape, call.itemsize, lowering.stores.strides[call.position])
     lowering.stores.loops.append(Loop(at, {}, [buffer], generated=False, launched=False))
-    return View.of_box(Box(call.position, call.shape, call.itemsize, steps={None: at}, buffer=buffer))
+    return View.of_box(Box(call.position, call.shape, call.itemsize, steps={frozenset(): at}, buffer=buffer))
