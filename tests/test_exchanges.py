@@ -9,21 +9,24 @@ import numpy as np
 import torch
 
 import remat
-from costmodels import RecomputeTime
+from costmodels import MemoryBudget, RecomputeTime
 from remat import Graph, GraphBuilder
 from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
+from remat.facts.columns import IntArray
 from remat.improve.exchanges import Exchanges
 from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.predict.time import Flops
 
 BYTES = 100
 
 
-def two_kinds(each: int) -> Graph:
+def two_kinds(dear: int, cheap: int) -> Graph:
     """Returns a graph that computes values of two kinds from its input, all of one size, and reads all backward."""
     g = GraphBuilder()
     x = g.input("x", bytes=BYTES)
-    values = [g.op(kind, x, bytes=BYTES, name=f"{kind}{i}") for kind in ("dear", "cheap") for i in range(each)]
+    kinds = {"dear": dear, "cheap": cheap}.items()
+    values = [g.op(kind, x, bytes=BYTES, name=f"{kind}{i}") for kind, count in kinds for i in range(count)]
     g.output(g.op("sum", *values, bytes=4))
     g.gradient(g.op("back", g.tangent("dy", bytes=4), *values, bytes=BYTES))
     return g.build()
@@ -32,8 +35,8 @@ def two_kinds(each: int) -> Graph:
 class Toy:
     """Prices plans of `two_kinds`: a recomputed value takes 10 ns or 1 ns, and what is saved is alive at the peak."""
 
-    def __init__(self, each: int, at_least: int = 0) -> None:
-        graph = two_kinds(each)
+    def __init__(self, dear: int, cheap: int, at_least: int = 0) -> None:
+        graph = two_kinds(dear, cheap)
         self.plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
         names = self.plans.problem.names
         self.kind = np.array([name.rstrip("0123456789") for name in names])
@@ -61,19 +64,19 @@ class Toy:
 
 
 def test_as_little_as_possible_of_what_is_cheap_is_given_for_what_is_dear() -> None:
-    toy = Toy(each=4)
+    toy = Toy(4, 4)
     better = toy.exchanges(5 * BYTES + 50).improved(toy.start("cheap"))
     assert toy.saved(better.choice) == {"dear": 4, "cheap": 1}
 
 
 def test_nothing_dear_is_given_for_what_is_cheap() -> None:
-    toy = Toy(each=4)
+    toy = Toy(4, 4)
     start = toy.start("dear")
     assert toy.exchanges(4 * BYTES).improved(start) is start
 
 
 def test_where_all_does_not_fit_a_part_of_the_values_is_saved() -> None:
-    toy = Toy(each=4)
+    toy = Toy(4, 4)
     nothing = toy.plan(toy.plans.legal(np.zeros(len(toy.kind), np.bool_)))
     better = toy.exchanges(3 * BYTES).improved(nothing)
     assert toy.saved(better.choice) == {"dear": 3, "cheap": 0}
@@ -82,14 +85,52 @@ def test_where_all_does_not_fit_a_part_of_the_values_is_saved() -> None:
 
 def test_an_exchange_beyond_the_limit_is_paid_by_what_is_alive_at_its_peak() -> None:
     """At the peak of the start, recomputing what is cheap frees nothing: the peak is elsewhere."""
-    toy = Toy(each=4, at_least=7 * BYTES)
+    toy = Toy(4, 4, at_least=7 * BYTES)
     better = toy.exchanges(7 * BYTES + 99).improved(toy.start("cheap"))
     assert toy.saved(better.choice)["dear"] == 4
     assert better.peak_bytes == 7 * BYTES
 
 
+class TwoMoments(Toy):
+    """Has all that is cheap alive at one moment; at another, its second half, twice as large, and all that is dear."""
+
+    def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
+        later = sum(t.bytes for t in self.timeline(choice).peak_tensors)
+        return PeakPlan(choice, 0, max(BYTES * self.saved(choice)["cheap"], later))
+
+    def timeline(self, choice: Choice) -> Any:
+        dear, cheap = (np.flatnonzero(self.kind == kind) for kind in ("dear", "cheap"))
+        sizes = dict.fromkeys(dear, BYTES) | dict.fromkeys(cheap[len(cheap) // 2 :], 2 * BYTES)
+        names = self.plans.problem.names
+        alive = [SimpleNamespace(name=names[v], bytes=sizes[v], why="saved") for v in sizes if choice.saved[v]]
+        return SimpleNamespace(peak_tensors=alive)
+
+
+def test_what_was_recomputed_already_does_not_pay_again() -> None:
+    """The first half of what is cheap frees nothing at the later moment, so a part of the other half pays."""
+    toy = TwoMoments(4, 8)
+    better = toy.exchanges(8 * BYTES).improved(toy.start("cheap"))
+    assert toy.saved(better.choice) == {"dear": 4, "cheap": 6}
+
+
+def test_a_plan_that_pays_nothing_for_what_it_recomputes_ends_the_search() -> None:
+    """The search went on for ever if all ranks were 0."""
+
+    class Products(Flops):
+        def recompute_cost(self, graph: Graph) -> IntArray:
+            return super().recompute_cost(graph) * graph.compute_bound
+
+    def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + torch.sin(torch.softmax(x @ w, -1)) * torch.tanh(x)
+        return x
+
+    graph = remat.capture(layers, torch.randn(256, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True))
+    assert remat.choose(graph, MemoryBudget(1.0, of="peak", estimator=Products())).objective == 0
+
+
 def test_small_values_are_saved_together_but_not_those_that_raise_the_peak() -> None:
-    toy = Toy(each=8)
+    toy = Toy(8, 8)
     start = toy.start("dear")
     limit = 10**4 * BYTES
     most = start.peak_bytes + 5 * BYTES

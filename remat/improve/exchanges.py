@@ -25,16 +25,16 @@ from remat.predict.memory import Timeline
 
 # At most this many classes are saved, and this many recomputed, to predict what that changes.
 _CLASSES = 16
-# A class is not changed alone if that changes the saved bytes by less than this part of the limit.
+# The effect of a class is not predicted if it changes the saved bytes by less than this part of the limit.
 _WORTH = 0.001
 # Values that take at most this part of the limit are small; this many groups of them are tried.
 _SMALL, _GROUPS = 1e-4, 7
-# This many exchanges are predicted, the most promising first, before new changes are predicted; and so often is an
-# exchange that exceeds the limit repeated with more that pays for it.
+# Of the exchanges that are possible for one plan, this many are predicted, the most promising first. One that exceeds
+# the limit is repaired this often.
 _TRIES, _REPAIRS = 4, 2
-# Changes are predicted anew at most this often, as long as the step gets faster by this part of it.
-_ROUNDS, _ENOUGH = 4, 0.0002
-# An exchange must make the step faster by this part of it.
+# The effects of changes are predicted again at most this often, as long as the step gets faster by this part of it.
+_REFRESHED, _PAYS = 4, 0.0002
+# An exchange is predicted if it is expected to make the step faster by this part of it, and is made if it does.
 _GAIN = 1e-5
 
 
@@ -45,7 +45,7 @@ class Change:
     Attributes:
         values: (m,) positions of the values that change, in the order of the forward pass.
         saves: whether they are saved from then on; if not, they are recomputed.
-        ns: the step time after the change, minus the one before.
+        ns: the step time after the change, minus the one before; in the unit of the rank, if plans are ranked by cost.
         peak_bytes: the peak after the change, minus the one before.
     """
 
@@ -57,6 +57,15 @@ class Change:
     @property
     def ns_per_byte(self) -> float:
         return self.ns / max(abs(self.peak_bytes), 1)
+
+    def left(self, choice: Choice) -> Change:
+        """Returns the part of the change that a plan has not made yet."""
+        return self.of((choice.recomputed if self.saves else choice.saved)[self.values])
+
+    def of(self, some: BoolArray) -> Change:
+        """Returns the change of some of the values, a mask (m,), with their part of the effects."""
+        part = float(some.mean()) if len(some) else 0.0
+        return replace(self, values=self.values[some], ns=part * self.ns, peak_bytes=round(part * self.peak_bytes))
 
 
 class Exchanges:
@@ -85,20 +94,20 @@ class Exchanges:
 
     def improved(self, best: PeakPlan) -> PeakPlan:
         """Returns the plan, which keeps the limit, after all exchanges that make its step faster."""
-        for _ in range(_ROUNDS):
+        for _ in range(_REFRESHED):
             before, changes = best, list(self._changes(best))
-            while (better := self._exchanged(best, changes)) is not None:
+            while (better := self._best_exchange(best, changes)) is not None:
                 best = better
-            if self._rank(best.choice) > (1 - _ENOUGH) * self._rank(before.choice):
+            if self._rank(best.choice) > (1 - _PAYS) * self._rank(before.choice):
                 break
         return best
 
     def with_small_values(self, best: PeakPlan) -> PeakPlan:
-        """Also saves small values, such as the statistics of a normalization, unless the step gets slower.
+        """Also saves small values, such as the statistics of a normalization.
 
-        All are saved at once; if that exceeds the limit, or is slower, each half is tried. On a ResNet-50 whose layers
-        were checkpointed, this lowered the overhead from 15.5% to 10.8% without a byte at the peak: each statistic that
-        is recomputed reads a whole activation.
+        All are saved at once; if that exceeds the limit, or the step gets slower, each half is tried. On a ResNet-50
+        whose layers were checkpointed, this lowered the overhead from 15.5% to 10.8% without a byte at the peak: each
+        statistic that is recomputed reads a whole activation.
         """
         problem = self._plans.problem
         is_small = (
@@ -116,7 +125,8 @@ class Exchanges:
                 groups += np.array_split(values, 2)
         return best
 
-    def _exchanged(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
+    def _best_exchange(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
+        changes = [left for change in changes if len((left := change.left(best.choice)).values)]
         payers = sorted(changes, key=lambda change: change.ns_per_byte)
         gains = [(self._gain(best, change, payers), change) for change in changes if change.ns < 0]
         for gain, change in sorted(gains, key=lambda gain: gain[0])[:_TRIES]:
@@ -149,23 +159,25 @@ class Exchanges:
                 return None
             plan = self._plan(choice, "exchange")
             left_ns = self._rank(best.choice) - self._rank(choice)
-            if left_ns <= 0:
+            if left_ns <= _GAIN * self._rank(best.choice):
                 return None
             if (over := plan.peak_bytes - self._limit_bytes) <= 0:
                 return plan
-            paid = list(_paid(over, left_ns / over, self._alive_at_peak(plan, payers)))
+            paid = list(_paid(over, left_ns / over, self._payers_at_peak(plan, payers)))
             if sum(share * payer.peak_bytes for payer, share in paid) > -over:
                 return None
             for payer, share in paid:
                 choice = self._after(choice, payer, share, math.ceil)
         return None
 
-    def _alive_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
-        """Returns the changes that recompute more, with the bytes that they free at the moment of a plan's peak."""
+    def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
+        """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
         alive = {t.name: t.bytes for t in self._timeline(plan.choice).peak_tensors if t.why == "saved"}
-        of_each = np.array([alive.get(name, 0) for name in self._plans.problem.names])
-        drops = (replace(payer, peak_bytes=-int(of_each[payer.values].sum())) for payer in payers if not payer.saves)
-        return sorted((drop for drop in drops if drop.peak_bytes), key=lambda drop: drop.ns_per_byte)
+        bytes_of = np.array([alive.get(name, 0) for name in self._plans.problem.names])
+        bytes_of[~plan.choice.saved] = 0
+        drops = (payer.of(bytes_of[payer.values] > 0) for payer in payers if not payer.saves)
+        freed = (replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values))
+        return sorted(freed, key=lambda drop: drop.ns_per_byte)
 
     def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
         # What is saved late in the forward pass is read, and freed, first in the backward pass.

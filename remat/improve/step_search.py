@@ -6,8 +6,8 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
 - Budgets of saved bytes. Mostly the peak occurs when all saved values are alive, and falls by the bytes that are not
   saved. So the next budget is lower by the bytes by which the last plan exceeds the limit. Once one plan is above the
   limit and one within it, the next budget lies between theirs.
-- Minimum cuts at prices of memory that depend on the moment (`remat.improve.time_prices`), where recomputed values make
-  the peak.
+- Minimum cuts at prices of memory that depend on the moment (`remat.improve.time_prices`), if no other plan keeps the
+  limit: then recomputed values make the peak.
 - What a user of PyTorch gets by one line of code (`remat.improve.one_liners`), so that no such plan is better than the
   result, and no limit that such a plan keeps is called unreachable.
 - The best plan within the limit, saving more of what it recomputes: single values, or all small ones; and exchanges,
@@ -59,8 +59,8 @@ _NEAR = 0.01
 _FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
 _FOCUS = 3
-# Plans are improved again as long as that made the step faster by this part of it.
-_PAYS = 0.0005
+# The best plan is improved at most this often, as long as that makes the step faster by this part of it.
+_TRIES, _PAYS = 8, 0.0005
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
@@ -100,7 +100,7 @@ class StepPlans:
         self._at_prices = [plans, *(plans.at_prices_of(one) for one in others)]
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
-        self._timelines: dict[bytes, Timeline] = {}  # of the last plan that memory was priced by
+        self._timelines: dict[bytes, Timeline] = {}  # of the last plan whose timeline was asked for
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -184,19 +184,21 @@ class StepPlans:
                 self._cut_at_prices(plans, limit_bytes)
         plans = self._at_prices[-1]
         exchanges = Exchanges(plans, self._plan, self._ranking.of, self._timeline, self._classes, limit_bytes)
-        before = math.inf
-        while (best := self._best(limit_bytes)) is not None and not self._is_fast(best):
-            if (rank := self._ranking.of(best.choice)) > (1 - _PAYS) * before:
+        for tried in range(_TRIES):
+            best = self._best(limit_bytes)
+            if best is None or self._is_fast(best):
                 break
-            self._improve(best, exchanges, limit_bytes, first=before == math.inf)
-            before = rank
+            self._improve(best, exchanges, limit_bytes, first=not tried)
+            now = self._best(limit_bytes) or best
+            if self._ranking.of(now.choice) >= (1 - _PAYS) * self._ranking.of(best.choice):
+                break
 
-    def _is_fast(self, best: PeakPlan | None) -> bool:
+    def _is_fast(self, best: PeakPlan) -> bool:
         """Says whether a plan is nearly as fast as PyTorch's default plan and all plans so far, whatever their peaks.
 
         If plans are ranked by cost, the answer is False, because a cost is only a part of a step.
         """
-        if best is None or len(self._at_prices) == 1:
+        if len(self._at_prices) == 1:
             return False
         fastest = min(self._ranking.of(plan.choice) for plan in (self.default, *self._predicted.values()))
         return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
