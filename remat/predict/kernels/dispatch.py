@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remat.predict.kernels import rules
+from remat.predict.kernels.attention import attention
+from remat.predict.kernels.concatenation import concatenation
 from remat.predict.kernels.indexing import diagonal, lookup, overwrite, placed, put, scatter
-from remat.predict.kernels.library import (
-    attention,
-    batched_product,
-    concatenation,
-    convolution,
-    convolution_backward,
-    library,
-    scan,
-)
+from remat.predict.kernels.library import batched_product, convolution, convolution_backward, library, scan
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import (
     gated_linear_unit,

@@ -15,6 +15,7 @@ from remat.answer.plan import Plan
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.kernels import rules
+from remat.predict.kernels.attention import attention
 from remat.predict.kernels.backends import backend_for
 from remat.predict.kernels.cpu_schedule import CpuScheduler
 from remat.predict.kernels.dispatch import rules_of
@@ -22,7 +23,7 @@ from remat.predict.kernels.host_copies import HostCopies, early_places
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer, Loop
 from remat.predict.kernels.kernel import Kernel
-from remat.predict.kernels.library import attention, call_library, copy_step, library, product_and_bias
+from remat.predict.kernels.library import call_library, copy_step, library, product_and_bias
 from remat.predict.kernels.loop_groups import LoopGroup
 from remat.predict.kernels.lowering import Lowering, Uses
 from remat.predict.kernels.padding import Padding, results_with_views, unpadded

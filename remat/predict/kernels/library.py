@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
-from typing import Any, cast
+from collections.abc import Callable, Sequence
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.host_copies import Copy
-from remat.predict.kernels.index import Access, Shape, contiguous_strides, coordinate, identity
+from remat.predict.kernels.index import Shape, contiguous_strides, identity
 from remat.predict.kernels.ir import Buffer, Loop, Reads, View
 from remat.predict.kernels.lowering import Lowering, Rule
 from remat.predict.kernels.pointwise import pointwise
 from remat.predict.kernels.realize import Draft, layout
-from remat.predict.kernels.recorded_calls import Call, Ref
+from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.reductions import loop_over, reduced_over
-from remat.predict.kernels.strides import channels_last, element_strides, in_order_of, lies_last, turned
+from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
 
 
@@ -247,189 +245,24 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
 
 # cuDNN gives a gradient the layout of its arguments, even where eager's differs.
 def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
+    lay_out_elements(lowering, call, lambda one: channels_last(one.shape) if last else contiguous_strides(one.shape))
+
+
+def lay_out_elements(lowering: Lowering, call: Call, strides_of: Callable[[Call], Shape]) -> None:
+    """Sets the strides of the elements of a tuple, which a library call returns.
+
+    Args:
+        strides_of: returns the strides of an element, in elements.
+    """
     element = lowering.elements[call.position]
 
     def written(lowering: Lowering, one: Call) -> View:
         view = element(lowering, one)
         assert view.box.buffer is not None
-        view.box.buffer.strides = channels_last(one.shape) if last else contiguous_strides(one.shape)
+        view.box.buffer.strides = strides_of(one)
         return view
 
     lowering.elements[call.position] = written
-
-
-@keeping_arguments
-def attention(lowering: Lowering, call: Call) -> View | None:
-    """Lowers attention. Its arguments keep eager's order of strides, if the last dimension is the innermost.
-
-    On GPUs, stored and aligned arguments stay as they are (`sdpa_constraint` of torch 2.11 and 2.13). A computed mask
-    of one head is expanded by a copy before the backward pass of attention reads it: once, if it is in memory;
-    otherwise again for every call. A computed mask that is not expanded is stored by each call for itself, too
-    (`ExternKernel.require_strides`).
-    """
-    gpu = lowering.stores.backend.gpu
-    for place, argument in enumerate([*call.args, *call.kwargs.values()]):
-        if not isinstance(argument, Ref):
-            continue
-        u = argument.position
-        view, strides = lowering.views[u], lowering.stores.strides[u]
-        stays_expanded = gpu and call.op == _EFFICIENT and place == _MASK
-        if gpu and (_is_aligned(view) or (_is_padded(view) and not stays_expanded)):
-            continue
-        if strides and min(strides) != strides[-1]:
-            strides = contiguous_strides(view.shape)
-        if gpu and call.op == f"{_EFFICIENT}_backward" and place in (_GRADIENT, _RESULT):
-            _, heads, rows, width = view.shape
-            strides = (heads * rows * width, width, heads * width, 1)
-        expands = gpu and prod(view.shape) > prod(view.box.shape)
-        is_realized = _is_realized(lowering, u)
-        in_memory = expands and is_realized
-        if in_memory:
-            lowering.stores.store(view.box)
-        if view.is_whole and not is_realized:
-            lowering.views[u] = lowering.stores.own_expression(view)
-        if not stays_expanded:
-            lowering.views[u] = lowering.stores.in_order(lowering.views[u], strides)
-        elif expands and not in_memory:
-            lowering.views[u] = View(lowering.stores.copy(View.of_box(view.box)).box, view.shape, view.access)
-        view.stored |= in_memory  # the compiler changes the box in place, so the next call accepts it
-    result = library(lowering, call)
-    _as_arguments_lie(lowering, call)
-    return result
-
-
-# Layouts of arguments that are still open are fixed in the order in which the loops that write them read. Results have
-# the strides that the operator then gives them, which may differ from eager's (`ExternKernel.process_kernel`).
-def _as_arguments_lie(lowering: Lowering, call: Call) -> None:
-    element, arguments = lowering.elements[call.position], lowering.stores.loops[-1].arguments
-    for read in arguments:
-        lowering.stores.settle(read)
-    refs = [u for u in call.refs if u in lowering.views]
-    strides = {u: read.fix() for u, read in zip(refs, arguments, strict=True)}
-
-    def written(lowering: Lowering, one: Call) -> View:
-        view = element(lowering, one)
-        assert view.box.buffer is not None
-        view.box.buffer.strides = element_strides(one, call, lowering.stores.calls, strides)
-        return view
-
-    lowering.elements[call.position] = written
-
-
-_EFFICIENT = "aten._scaled_dot_product_efficient_attention"
-# The place of the mask in the forward pass; in the backward pass, those of the result and its gradient.
-_MASK, _RESULT, _GRADIENT = 3, 5, 0
-_ALIGNED = 8
-
-
-# As `StorageBox.realize_hint` for a value that several calls read. In a document mask, a read at a computed position
-# counts as two: the document of each row, and the document of each column.
-def _is_realized(lowering: Lowering, value: int) -> bool:
-    box = lowering.views[value].box
-    at_computed_position = any(start < 0 for _, (_, start) in box.reads)
-    return box.buffer is not None or (lowering.uses.readers[value] > 1 and at_computed_position)
-
-
-def _is_aligned(view: View) -> bool:
-    if len(view.shape) not in (3, 4):
-        return True
-    buffer = view.box.buffer
-    if buffer is None or not (view.stored or view.is_whole):
-        return False
-    # A layout that is still open counts as row-major, and stays open.
-    is_open = view.is_whole and buffer.strides is None
-    if (strides := contiguous_strides(view.shape) if is_open else layout(view)) is None:
-        return False
-    return all(stride % _ALIGNED == 0 for stride in strides[:-1]) and (strides[-1] == 1 or view.shape[-1] <= 1)
-
-
-# A mask whose row length is no multiple of eight is a slice of one whose row length is.
-def _is_padded(view: View) -> bool:
-    return bool(view.shape[-1] % _ALIGNED) and view.box.shape[-1:] != () and not view.box.shape[-1] % _ALIGNED
-
-
-def concatenation(lowering: Lowering, call: Call) -> View:
-    """Lowers a concatenation: parts are written or copied into it. On GPUs, an expression may select the parts."""
-    if not isinstance(call.args[0], list):
-        raise ValueError("the tensors must be a list")
-    listed = cast(list[Any], call.args[0])
-    sources = [ref.position for ref in listed if isinstance(ref, Ref)]
-    parts = [lowering.views[u] for u in sources]
-    dim = positive(call.arg(1, "dim", 0), len(call.shape))
-    if lowering.stores.backend.gpu and _computes_parts(lowering, call, sources):
-        return _part_by_part(lowering, call, parts, dim)
-    strides, start = _whole_strides(lowering, call, parts), 0
-    reads: Reads = {}
-    for part in parts:
-        still_open = part.is_whole and (part.box.buffer is None or part.box.buffer.strides is None)
-        buffer = lowering.stores.store(part.box if still_open else lowering.stores.copy(part).box)
-        buffer.strides, buffer.offset = strides, start
-        start += part.shape[dim] * strides[dim]
-        reads[buffer, ((), 0)] = 1
-    whole = Buffer(call.position, call.shape, call.itemsize, strides)
-    lowering.stores.loops.append(Loop(frozenset({call.position}), reads, [whole], generated=False, launched=False))
-    return View.of_buffer(whole)
-
-
-# `max_pointwise_cat_inputs`.
-_MAX_PARTS = 8
-
-
-# On GPUs, a concatenation may be an expression that selects among its parts (`lowering.cat`).
-def _computes_parts(lowering: Lowering, call: Call, sources: Sequence[int]) -> bool:
-    if len(sources) > _MAX_PARTS:
-        return False
-    uses, parts = lowering.uses.network, [lowering.views[u] for u in sources]
-    # A part that could be written in place needs no copy; all others are expressions, or have a fixed layout.
-    fresh = [part.box.buffer is None or part.box.buffer.strides is not None for part in parts]
-    for u, part in zip(sources, parts, strict=True):
-        others = [reader for reader in uses.of(u) if reader != call.position]
-        again = bool(others) or lowering.uses.returned[u]
-        if again and (part.box.buffer is None or any(map(uses.is_elementwise, others))):
-            return False
-    if any(fresh) and uses.elementwise(call.position, "aten.cat", "aten.constant_pad_nd"):
-        return True
-    reduced = {buffer for loop in lowering.stores.loops if loop.reduced for buffer in loop.writes}
-    return all(fresh) and not any(_has_reduction(part, reduced) for part in parts)
-
-
-def _has_reduction(part: View, reduced: set[Buffer]) -> bool:
-    buffer = part.box.buffer
-    return buffer in reduced if buffer is not None else any(read in reduced for read, _ in part.box.reads)
-
-
-def _part_by_part(lowering: Lowering, call: Call, parts: Sequence[View], dim: int) -> View:
-    draft = Draft(lowering.stores, {call.position})
-    bounds = [0]
-    for part in parts:
-
-        def placed(of: Access, first: int = bounds[-1]) -> Access:
-            digits = lowering.shifted(call.shape[dim], of[0][dim], "part", first, of[0][dim])
-            return (*of[0][:dim], digits, *of[0][dim + 1 :]), of[1]
-
-        draft.take(part, placed)
-        bounds.append(bounds[-1] + part.shape[dim])
-    draft.indices[coordinate(call.shape, dim), 0] = None
-    # Of each part two comparisons and a masked read, then the choices; parts in the middle have both conditions.
-    lowering.stores.weigh(call.position, 5 * len(parts) - 3, [("int64", "0"), *(("bound", n) for n in bounds[1:])])
-    return draft.done(call.position, call.shape, call.itemsize)
-
-
-# As `ConcatKernel.create`: the layout follows the parts in memory; without any, eager's strides. Strides of dimensions
-# with one element do not count: without parts in memory, images of one channel are channels-last, too.
-def _whole_strides(lowering: Lowering, call: Call, parts: Sequence[View]) -> Shape:
-    stored = [(part, part.box.buffer) for part in parts if part.box.buffer is not None]
-    if stored:
-        last = any(
-            buffer.strides is not None and part.shape[1:2] != (1,) and lies_last(part.shape, layout(part))
-            for part, buffer in stored
-        )
-    else:
-        shapes = [(u, lowering.views[u].shape) for u in call.refs if u in lowering.views]
-        last = any(lies_last(shape, lowering.stores.strides[u]) for u, shape in shapes)
-    if last:
-        return turned(call.shape)
-    return lowering.stores.padded(call.shape, contiguous_strides(call.shape), call.itemsize)
 
 
 def _channels_last(view: View) -> bool:

@@ -274,15 +274,15 @@ class Draft:
         box = view.box
 
         @cache
-        def seen(leaf: Leaf) -> Leaf:
+        def remapped(leaf: Leaf) -> Leaf:
             return leaf[0], moved(leaf[1] if view.is_whole else composed(view.access, leaf[1]))
 
         for leaves, values in box.steps.items():
-            here = leaves if view.is_whole and moved is _same else frozenset(map(seen, leaves))
+            here = leaves if view.is_whole and moved is _same else frozenset(map(remapped, leaves))
             self.steps[here] = self.steps.get(here, frozenset()) | values
         self.heavy |= box.heavy
         for index in box.indices:
-            self.indices[seen((None, index))[1]] = None
+            self.indices[remapped((None, index))[1]] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         if self.ops:
