@@ -64,8 +64,19 @@ class Change:
 
     def of(self, some: BoolArray) -> Change:
         """Returns the change of some of the values, a mask (m,), with their part of the effects."""
-        part = float(some.mean()) if len(some) else 0.0
+        part = float(some.mean())
         return replace(self, values=self.values[some], ns=part * self.ns, peak_bytes=round(part * self.peak_bytes))
+
+
+@dataclass(frozen=True, eq=False)
+class _Offer:
+    change: Change
+    part: float  # of the change, for which there is room
+    paid: list[tuple[Change, float]]  # the changes that make room, each with the part of it that is needed
+
+    @property
+    def ns(self) -> float:
+        return self.part * self.change.ns + sum(share * payer.ns for payer, share in self.paid)
 
 
 class Exchanges:
@@ -128,33 +139,25 @@ class Exchanges:
     def _best_exchange(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
         changes = [left for change in changes if len((left := change.left(best.choice)).values)]
         payers = sorted(changes, key=lambda change: change.ns_per_byte)
-        gains = [(self._gain(best, change, payers), change) for change in changes if change.ns < 0]
-        for gain, change in sorted(gains, key=lambda gain: gain[0])[:_TRIES]:
-            if gain >= -_GAIN * self._rank(best.choice):
+        offers = sorted((self._offer(best, one, payers) for one in changes if one.ns < 0), key=lambda offer: offer.ns)
+        for offer in offers[:_TRIES]:
+            if offer.ns >= -_GAIN * self._rank(best.choice):
                 break
-            if (better := self._tried(best, change, payers)) is not None:
+            if (better := self._tried(best, offer, payers)) is not None:
                 return better
         return None
 
-    def _gain(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> float:
-        part, paid = self._bargain(best, change, payers)
-        return part * change.ns + sum(share * payer.ns for payer, share in paid)
-
-    def _bargain(
-        self, best: PeakPlan, change: Change, payers: Sequence[Change]
-    ) -> tuple[float, list[tuple[Change, float]]]:
-        """Returns the part of a change that there is room for, and the changes that make room, each with its part."""
+    def _offer(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> _Offer:
         need = best.peak_bytes + change.peak_bytes - self._limit_bytes
         paid = list(_paid(need, -change.ns_per_byte, [p for p in payers if p is not change and p.peak_bytes < 0]))
         missing = need + sum(share * payer.peak_bytes for payer, share in paid)
-        return 1 - max(0, missing) / max(change.peak_bytes, 1), paid
+        return _Offer(change, 1 - max(0, missing) / max(change.peak_bytes, 1), paid)
 
-    def _tried(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> PeakPlan | None:
-        part, paid = self._bargain(best, change, payers)
-        choice = self._after(best.choice, change, part, math.floor)
-        for payer, share in paid:
-            choice = self._after(choice, payer, share, math.ceil)
+    def _tried(self, best: PeakPlan, offer: _Offer, payers: Sequence[Change]) -> PeakPlan | None:
+        choice, paid = self._after(best.choice, offer.change, offer.part, math.floor), offer.paid
         for _ in range(1 + _REPAIRS):
+            for payer, share in paid:
+                choice = self._after(choice, payer, share, math.ceil)
             if choice.key == best.choice.key:
                 return None
             plan = self._plan(choice, "exchange")
@@ -166,8 +169,6 @@ class Exchanges:
             paid = list(_paid(over, left_ns / over, self._payers_at_peak(plan, payers)))
             if sum(share * payer.peak_bytes for payer, share in paid) > -over:
                 return None
-            for payer, share in paid:
-                choice = self._after(choice, payer, share, math.ceil)
         return None
 
     def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
