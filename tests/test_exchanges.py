@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,10 +58,17 @@ class Toy:
 
     def timeline(self, choice: Choice) -> Any:
         names = np.array(self.plans.problem.names)[choice.saved]
-        return SimpleNamespace(peak_tensors=[SimpleNamespace(name=n, bytes=BYTES, why="saved") for n in names])
+        alive = [SimpleNamespace(name=n, bytes=BYTES, why="saved") for n in names]
+        return SimpleNamespace(peak_tensors=alive, at_forward_end=BYTES * len(names))
 
     def exchanges(self, limit_bytes: int) -> Exchanges:
-        return Exchanges(self.plans, self.plan, self.ns, self.timeline, self.classes, limit_bytes)
+        return Exchanges(self.plans, self.plan, self, self.timeline, self.classes, limit_bytes)
+
+    def of(self, choice: Choice) -> float:
+        return self.ns(choice)
+
+    def effects(self, before: Choice, changed: Sequence[Sequence[Choice]]) -> list[float]:
+        return [self.ns(choices[0]) - self.ns(before) for choices in changed]
 
 
 def test_as_little_as_possible_of_what_is_cheap_is_given_for_what_is_dear() -> None:
@@ -103,7 +111,7 @@ class TwoMoments(Toy):
         sizes = dict.fromkeys(dear, BYTES) | dict.fromkeys(cheap[len(cheap) // 2 :], 2 * BYTES)
         names = self.plans.problem.names
         alive = [SimpleNamespace(name=names[v], bytes=sizes[v], why="saved") for v in sizes if choice.saved[v]]
-        return SimpleNamespace(peak_tensors=alive)
+        return SimpleNamespace(peak_tensors=alive, at_forward_end=BYTES * sum(self.saved(choice).values()))
 
 
 def test_what_was_recomputed_already_does_not_pay_again() -> None:

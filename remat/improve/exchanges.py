@@ -1,10 +1,13 @@
 """Improves a plan by exchanges: it saves more of some values, and in return fewer of others.
 
 For each class of equal values, two changes are possible: the plan saves what it recomputes of the class, or recomputes
-what it saves. It is predicted what each change does to the step time and to the peak. These effects are then taken to
-add up, and to be proportional to the number of values that change. So to make room for one change, those changes are
-made that cost least time per byte that they free, the last one in part: this is the fractional knapsack of Dantzig
-(1957). The sum of the effects is only a guess. So each exchange is predicted before it is made.
+what it saves. For one value of each class it is predicted what the change does to the step time
+(`remat.improve.joint_effects`); what it does to the peak is estimated from the live bytes of the plan before it. These
+effects are taken to be proportional to the number of values that change, and to add up. So to make room for one change,
+those changes are made that cost least time per byte that they free, the last one in part: this is the fractional
+knapsack of Dantzig (1957). The changes of the best exchange are then predicted one by one, for all values of a class,
+until an exchange is best of which all effects are predicted. Their sum is only a guess, too: so the exchange itself is
+predicted before it is made.
 
 An exchange that exceeds the limit has its peak at another moment than the plan before it. Then it also recomputes
 values that are alive at that moment.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -31,7 +35,7 @@ _WORTH = 0.001
 _SMALL, _GROUPS = 1e-4, 7
 # Of the exchanges that are possible for one plan, this many are predicted, the most promising first. One that exceeds
 # the limit is repaired this often.
-_TRIES, _REPAIRS = 4, 2
+_TRIES, _REPAIRS = 8, 2
 # The effects of changes are predicted again at most this often, as long as the step gets faster by this part of it.
 _REFRESHED, _PAYS = 4, 0.0002
 # An exchange is predicted if it is expected to make the step faster by this part of it, and is made if it does.
@@ -47,12 +51,14 @@ class Change:
         saves: whether they are saved from then on; if not, they are recomputed.
         ns: the step time after the change, minus the one before; in the unit of the rank, if plans are ranked by cost.
         peak_bytes: the peak after the change, minus the one before.
+        is_predicted: whether both effects were predicted for all values together; if not, they are estimates.
     """
 
     values: IntArray
     saves: bool
     ns: float
     peak_bytes: int
+    is_predicted: bool = False
 
     @property
     def ns_per_byte(self) -> float:
@@ -79,13 +85,21 @@ class _Offer:
         return self.part * self.change.ns + sum(share * payer.ns for payer, share in self.paid)
 
 
+class Ranking(Protocol):
+    """Ranks choices, by step time in nanoseconds or otherwise; less is better (`remat.improve.step_ranking`)."""
+
+    def of(self, choice: Choice, /) -> float: ...
+
+    def effects(self, before: Choice, changed: Sequence[Sequence[Choice]], /) -> list[float]: ...
+
+
 class Exchanges:
     """Makes exchanges within a limit of the peak.
 
     Args:
         plans: makes choices legal; its prices say which classes to try first.
         plan: predicts the peak of a choice; the text says where the choice comes from.
-        rank: predicts the step time of a choice in nanoseconds, or returns another rank; less is better.
+        ranking: says which of two plans is better.
         timeline: predicts the live bytes of a choice.
         classes: (k,) the class of each value of the problem.
         limit_bytes: the most bytes that the peak may have.
@@ -95,18 +109,18 @@ class Exchanges:
         self,
         plans: PeakPlans,
         plan: Callable[[Choice, str], PeakPlan],
-        rank: Callable[[Choice], float],
+        ranking: Ranking,
         timeline: Callable[[Choice], Timeline],
         classes: IntArray,
         limit_bytes: int,
     ) -> None:
-        self._plans, self._plan, self._rank, self._timeline = plans, plan, rank, timeline
-        self._classes, self._limit_bytes = classes, limit_bytes
+        self._plans, self._plan, self._ranking, self._timeline = plans, plan, ranking, timeline
+        self._rank, self._classes, self._limit_bytes = ranking.of, classes, limit_bytes
 
     def improved(self, best: PeakPlan) -> PeakPlan:
         """Returns the plan, which keeps the limit, after all exchanges that make its step faster."""
         for _ in range(_REFRESHED):
-            before, changes = best, list(self._changes(best))
+            before, changes = best, self._changes(best)
             while (better := self._best_exchange(best, changes)) is not None:
                 best = better
             if self._rank(best.choice) > (1 - _PAYS) * self._rank(before.choice):
@@ -116,7 +130,7 @@ class Exchanges:
     def with_small_values(self, best: PeakPlan) -> PeakPlan:
         """Also saves small values, such as the statistics of a normalization.
 
-        All are saved at once; if that exceeds the limit, or the step gets slower, each half is tried. On a ResNet-50
+        All are saved at once; if that makes the step faster, but exceeds the limit, each half is tried. On a ResNet-50
         whose layers were checkpointed, this lowered the overhead from 15.5% to 10.8% without a byte at the peak: each
         statistic that is recomputed reads a whole activation.
         """
@@ -130,22 +144,37 @@ class Exchanges:
             if not groups or not len(values := groups.pop(0)):
                 break
             plan = self._plan(self._plans.also_saving(best.choice, values), "small values")
-            if plan.peak_bytes <= self._limit_bytes and self._rank(plan.choice) <= self._rank(best.choice):
+            if self._rank(plan.choice) >= (1 - _PAYS) * self._rank(best.choice):
+                continue
+            if plan.peak_bytes <= self._limit_bytes:
                 best = plan
             elif len(values) > 1:
                 groups += np.array_split(values, 2)
         return best
 
     def _best_exchange(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
-        changes = [left for change in changes if len((left := change.left(best.choice)).values)]
-        payers = sorted(changes, key=lambda change: change.ns_per_byte)
-        offers = sorted((self._offer(best, one, payers) for one in changes if one.ns < 0), key=lambda offer: offer.ns)
-        for offer in offers[:_TRIES]:
-            if offer.ns >= -_GAIN * self._rank(best.choice):
-                break
-            if (better := self._tried(best, offer, payers)) is not None:
+        """Returns the plan after the best exchange; changes lose what is made, and get the effects predicted here."""
+        changes[:] = [left for change in changes if len((left := change.left(best.choice)).values)]
+        refused = list[Change]()
+        while len(refused) < _TRIES:
+            payers = sorted(changes, key=lambda change: change.ns_per_byte)
+            offers = [self._offer(best, one, payers) for one in changes if one.ns < 0 and one not in refused]
+            offer = min(offers, key=lambda offer: offer.ns, default=None)
+            if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
+                return None
+            estimated = [one for one in (offer.change, *(payer for payer, _ in offer.paid)) if not one.is_predicted]
+            if estimated:
+                changes[changes.index(estimated[0])] = self._predicted(best, estimated[0])
+            elif (better := self._tried(best, offer, payers)) is not None:
                 return better
+            else:
+                refused.append(offer.change)
         return None
+
+    def _predicted(self, best: PeakPlan, change: Change) -> Change:
+        plan = self._plan(self._changed(best.choice, change.values, change.saves), "change")
+        ns, peak_bytes = self._rank(plan.choice) - self._rank(best.choice), plan.peak_bytes - best.peak_bytes
+        return replace(change, ns=ns, peak_bytes=peak_bytes, is_predicted=True)
 
     def _offer(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> _Offer:
         need = best.peak_bytes + change.peak_bytes - self._limit_bytes
@@ -173,41 +202,64 @@ class Exchanges:
 
     def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
         """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
-        alive = {t.name: t.bytes for t in self._timeline(plan.choice).peak_tensors if t.why == "saved"}
-        bytes_of = np.array([alive.get(name, 0) for name in self._plans.problem.names])
-        bytes_of[~plan.choice.saved] = 0
+        bytes_of = self._saved_at_peak(plan.choice)
         drops = (payer.of(bytes_of[payer.values] > 0) for payer in payers if not payer.saves)
         freed = (replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values))
         return sorted(freed, key=lambda drop: drop.ns_per_byte)
 
+    def _saved_at_peak(self, choice: Choice) -> IntArray:
+        alive = {t.name: t.bytes for t in self._timeline(choice).peak_tensors if t.why == "saved"}
+        bytes_of = np.array([alive.get(name, 0) for name in self._plans.problem.names])
+        return np.where(choice.saved, bytes_of, 0)
+
     def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
         # What is saved late in the forward pass is read, and freed, first in the backward pass.
         count = max(1, rounded(round(part * len(change.values), 6)))
-        if change.saves:
-            return self._plans.also_saving(choice, change.values[-count:])
-        return self._plans.also_recomputing(choice, change.values[:count])
+        return self._changed(choice, change.values[-count:] if change.saves else change.values[:count], change.saves)
 
-    def _changes(self, best: PeakPlan) -> Iterator[Change]:
-        keys, before = {best.choice.key}, self._rank(best.choice)
-        for saves, of in ((True, best.choice.recomputed), (False, best.choice.saved)):
-            for choice, values in self._toggled(best.choice, of, saves)[:_CLASSES]:
-                if choice.key not in keys:
-                    keys.add(choice.key)
-                    plan = self._plan(choice, "change")
-                    yield Change(values, saves, self._rank(choice) - before, plan.peak_bytes - best.peak_bytes)
+    def _changed(self, choice: Choice, values: IntArray, saves: bool) -> Choice:
+        return (self._plans.also_saving if saves else self._plans.also_recomputing)(choice, values)
 
-    def _toggled(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[Choice, IntArray]]:
-        """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values."""
-        problem, values, toggled = self._plans.problem, np.flatnonzero(of), list[tuple[float, Choice, IntArray]]()
+    def _changes(self, best: PeakPlan) -> list[Change]:
+        """Returns what might be exchanged: the most promising classes, with the effects of changing them."""
+        chosen = [
+            (values, saves, more_bytes)
+            for saves, of in ((True, best.choice.recomputed), (False, best.choice.saved))
+            for values, more_bytes in self._most_promising(best.choice, of, saves)
+        ]
+        changed = [
+            [self._changed(best.choice, values[[at]], saves) for at in _places(len(values))]
+            for values, saves, _ in chosen
+        ]
+        effects = self._ranking.effects(best.choice, changed)
+        # What is saved is alive between the passes, where there may be room; the peak may rise elsewhere, too.
+        room = best.peak_bytes - self._timeline(best.choice).at_forward_end
+        freed = self._saved_at_peak(best.choice)
+        return [
+            Change(values, saves, len(values) * ns, max(more - room, 0) if saves else -int(freed[values].sum()))
+            for (values, saves, more), ns in zip(chosen, effects, strict=True)
+        ]
+
+    def _most_promising(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[IntArray, int]]:
+        """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values.
+
+        Each is listed with the bytes that its change adds to what is saved.
+        """
+        problem, values, classes = self._plans.problem, np.flatnonzero(of), list[tuple[float, IntArray, int]]()
         cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
         before = int(cost[choice.recomputed].sum())
         for each in np.unique(self._classes[values]):
             members = values[self._classes[values] == each]
-            other = (self._plans.also_saving if saves else self._plans.also_recomputing)(choice, members)
+            other = self._changed(choice, members, saves)
             more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
             if abs(more) > _WORTH * self._limit_bytes:
-                toggled.append((change / max(abs(more), 1), other, members))
-        return [(other, members) for _, other, members in sorted(toggled, key=lambda one: one[0])]
+                classes.append((change / max(abs(more), 1), members, more))
+        return [(members, more) for _, members, more in sorted(classes, key=lambda one: one[0])[:_CLASSES]]
+
+
+def _places(count: int) -> list[int]:
+    # The first and the last of many equal layers have neighbours of other kinds.
+    return list(dict.fromkeys((count // 2, count // 4, 3 * count // 4)))
 
 
 def _paid(need_bytes: float, worth: float, payers: Sequence[Change]) -> Iterator[tuple[Change, float]]:

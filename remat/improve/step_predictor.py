@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.for_device import for_device
 from remat.predict.buffers import ALONE, Exchanged, StepMemory, records_calls
-from remat.predict.kernels import backend_for
+from remat.predict.kernels import Kernel, backend_for
 from remat.predict.memory import Timeline
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import ALIASES, KNOWN, device_called, find_device
@@ -34,6 +35,7 @@ class StepPredictor:
         self._clock = KernelClock(graph, device)
         self._ns: dict[bytes, float] = {}
         self._peaks: dict[bytes, int] = {}
+        self._last: tuple[bytes, tuple[Kernel, ...], Timeline] | None = None
 
     @classmethod
     def of(
@@ -56,8 +58,21 @@ class StepPredictor:
         """Models the time in nanoseconds of the step that saves these values, a mask (n,) over the graph."""
         key = np.packbits(saved).tobytes()
         if key not in self._ns:
-            self._ns[key] = self._clock.time(self._memory.kernels(saved)).ns
+            self.kernels(saved)
         return self._ns[key]
+
+    def ns_of(self, kernels: Sequence[Kernel]) -> float:
+        """Models the time of kernels in nanoseconds."""
+        return self._clock.time(kernels).ns
+
+    def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
+        """Predicts the kernels of the step that saves these values, and stores the step's time for `ns`."""
+        key = np.packbits(saved).tobytes()
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        kernels = self._memory.kernels(saved)
+        self._ns[key] = self.ns_of(kernels)
+        return kernels
 
     def peak(self, saved: BoolArray) -> int:
         """Predicts the most bytes alive in the step that saves these values, and stores the step's time for `ns`."""
@@ -67,10 +82,12 @@ class StepPredictor:
         return self._peaks[key]
 
     def timeline(self, saved: BoolArray) -> Timeline:
-        """Predicts the live bytes of the step that saves these values, uncached, and stores its time for `ns`."""
-        kernels, line = self._memory.kernels_and_timeline(saved)
-        self._ns[np.packbits(saved).tobytes()] = self._clock.time(kernels).ns
-        return line
+        """Predicts the live bytes of the step that saves these values, and stores the step's time for `ns`."""
+        key = np.packbits(saved).tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = (key, *self._memory.kernels_and_timeline(saved))
+            self._ns[key] = self.ns_of(self._last[1])
+        return self._last[2]
 
 
 def predictor_for(graph: Graph, cost_model: CostModel, exchanged: Exchanged = ALONE) -> StepPredictor | None:

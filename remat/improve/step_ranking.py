@@ -6,7 +6,7 @@ plans are ranked by their time. This time is modelled, and nothing is proven abo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from remat.answer.registry import FASTEST_STEP_MODEL, QUICK_BUDGET_SOLVER, costm
 from remat.errors import Infeasible
 from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
+from remat.improve.joint_effects import joint_effects
 from remat.improve.one_liners import one_liners
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.step_predictor import StepPredictor
@@ -46,6 +47,19 @@ class ByCost:
         """Returns the rank of a choice; less is better."""
         return choice.cost(self.problem)
 
+    def effects(self, before: Choice, changed: Sequence[Sequence[Choice]]) -> list[float]:
+        """Returns by how much each change raises the rank of a choice.
+
+        Args:
+            before: the choice before the changes.
+            changed: for each change, one choice or more that make it alone, each in another place.
+        """
+        return [choices[0].cost(self.problem) - before.cost(self.problem) for choices in changed]
+
+    def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
+        """Says whether a choice costs more than the best one."""
+        return self.of(choice) > self.of(best)
+
     @cached_property
     def priced_problems(self) -> tuple[Problem, ...]:
         """Returns the problems at whose prices plans are sought; the first is the problem itself."""
@@ -73,6 +87,12 @@ class ByStepTime(ByCost):
     def of(self, choice: Choice) -> float:
         """Returns the modelled time of the step in nanoseconds."""
         return self.predictor.ns(self.graph.for_all_values(choice.saved))
+
+    def effects(self, before: Choice, changed: Sequence[Sequence[Choice]]) -> list[float]:
+        """Returns by how many nanoseconds each change lengthens the step: predicted if possible, or else by prices."""
+        predicted, priced = joint_effects(self.predictor, before, changed), self.priced_problems[1]
+        cost = before.cost(priced)
+        return [predicted.get(i, choices[0].cost(priced) - cost) for i, choices in enumerate(changed)]
 
     def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
         """Says whether a choice is slower than the best one by its repeated library calls alone, whatever fuses."""

@@ -69,7 +69,7 @@ _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # The best plan is mixed with this many better ones, and the way between the two is halved this often.
-_MIXED, _HALVINGS = 2, 5
+_MIXED, _HALVINGS = 1, 5
 
 
 class StepPlans:
@@ -175,15 +175,12 @@ class StepPlans:
         if not missed:  # what is saved has a price, too: with less of it, the step may be faster
             for plans in self._at_prices:
                 self._approach(plans, int(_LESS * limit_bytes))
-        # Also those that are slower than the best plan: at one limit of a U-Net, checkpointed layers, mixed with faster
-        # plans, led to 9 % overhead, and a faster one-liner to 22 %.
-        for choice in self._one_liners_near(limit_bytes):
-            self._plan(choice, "one-liner")
+        self._try_one_liners(limit_bytes)
         if self._best(limit_bytes) is None:
             for plans in missed:
                 self._cut_at_prices(plans, limit_bytes)
         plans = self._at_prices[-1]
-        exchanges = Exchanges(plans, self._plan, self._ranking.of, self._timeline, self._classes, limit_bytes)
+        exchanges = Exchanges(plans, self._plan, self._ranking, self._timeline, self._classes, limit_bytes)
         for tried in range(_TRIES):
             best = self._best(limit_bytes)
             if best is None or self._is_fast(best):
@@ -272,12 +269,18 @@ class StepPlans:
             self._timelines = {choice.key: self._step.timeline(self._graph.for_all_values(choice.saved))}
         return self._timelines[choice.key]
 
-    def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
-        return (choice for choice in self._ranking.one_liners if self._may_keep(choice, limit_bytes))
+    def _try_one_liners(self, limit_bytes: int) -> None:
+        for choice in self._one_liners_near(limit_bytes):
+            best = self._best(limit_bytes)
+            if best is None or not self._ranking.is_surely_worse(choice, best.choice):
+                self._plan(choice, "one-liner")
 
-    # All that is saved is alive between the two passes.
-    def _may_keep(self, choice: Choice, limit_bytes: int) -> bool:
-        return distinct_bytes(self._graph, self._graph.for_all_values(choice.saved)) <= limit_bytes
+    def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
+        return (choice for choice in self._ranking.one_liners if self._saved_bytes(choice) <= limit_bytes)
+
+    # All that is saved is alive between the two passes, so the peak is at least this.
+    def _saved_bytes(self, choice: Choice) -> int:
+        return distinct_bytes(self._graph, self._graph.for_all_values(choice.saved))
 
     @cached_property
     def _classes(self) -> IntArray:
@@ -301,8 +304,9 @@ class StepPlans:
         def gain(plan: PeakPlan) -> float:
             return (rank - self._ranking.of(plan.choice)) / (plan.peak_bytes - limit_bytes)
 
-        above = [plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes and gain(plan) > 0]
-        for plan in sorted(above, key=gain, reverse=True)[:_MIXED]:
+        above = (plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes)
+        better = [plan for plan in above if self._ranking.of(plan.choice) < (1 - _PAYS) * rank]
+        for plan in sorted(better, key=gain, reverse=True)[:_MIXED]:
             self._mix(best, plan, limit_bytes)
 
     def _mix(self, within: PeakPlan, above: PeakPlan, limit_bytes: int) -> None:
@@ -318,7 +322,8 @@ class StepPlans:
             if middle in (first, last):
                 break
             choice = self._plans.legal(np.where(position < differences[middle], *masks))
-            keeps = self._may_keep(choice, limit_bytes) and self._plan(choice, "mixture").peak_bytes <= limit_bytes
+            keeps = self._saved_bytes(choice) <= limit_bytes
+            keeps = keeps and self._plan(choice, "mixture").peak_bytes <= limit_bytes
             first, last = (first, middle) if keeps else (middle, last)
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
