@@ -6,8 +6,6 @@ recomputing alone; offloading all that can be offloaded; and offloading the firs
 (a module is a layer or a block, up to the first number in its path). The last two recompute only values that take no
 time. All times come from one simulated timeline (`remat.predict.offloading`) with the figures of a data sheet: none is
 measured. A time is what a plan adds to a step that neither recomputes nor copies.
-
-`python -m experiments.bench.offloaded_peaks` predicts the peaks of steps that offload.
 """
 
 from __future__ import annotations
