@@ -26,7 +26,6 @@ _TABLES = {
     "largest_batches least_overhead measured_batches measured_copies measured_steps "
     "offloading rivals simple_searches speed users_table",
     "recipes": "recipe_losses",
-    "rivals.checkmate": "one_recomputation",
 }
 MODULES = [*(f"{of}.{name}" for of, names in _TABLES.items() for name in names.split()), "compare_solvers", "sources"]
 """Where the tables are; each is the `TABLE` of its module."""

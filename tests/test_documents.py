@@ -25,7 +25,6 @@ from experiments.accuracy import compiled_peaks, gpu_compared, traffic_error, tr
 from experiments.bench import measured_steps, offloading, users_table
 from experiments.recipes import recipe_losses
 from experiments.report.result_table import Results
-from experiments.rivals.checkmate import one_recomputation
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.plugin import Feature
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
@@ -137,7 +136,6 @@ def test_a_formula_within_a_sentence_stays_on_one_line(document: str) -> None:
                 "docs/results/kernels.md, for GPUs": traffic_error_triton.TABLE,
                 "docs/results/gpus.md": gpu_compared.TABLE,
                 "docs/results/offloading.md": offloading.TABLE,
-                "docs/results/rivals.md": one_recomputation.TABLE,
                 "docs/results/training.md": recipe_losses.TABLE,
             }.items()
         ),

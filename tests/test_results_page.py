@@ -16,7 +16,6 @@ from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER
 from experiments.recipes.beside import largest_difference
 from experiments.recipes.recipe_losses import RECIPES
-from experiments.rivals.checkmate.one_recomputation import counts
 from remat.words import human_bytes
 from tests.results_pages import ALL_PAGES, ROOT, rows_of, section, sentences
 
@@ -122,33 +121,6 @@ def test_recipes() -> None:
     assert (
         f"best {peaks[best]:.2f} times TorchInductor's (`{best}`), worst {peaks[worst]:.2f} times (`{worst}`)" in STATED
     )
-
-
-def test_what_one_recomputation_in_one_order_gives_up() -> None:
-    rows = rows_of("one_recomputation")
-    stated = sentences(section("Rivals"))
-    found, graphs = counts(rows), [row["lowest"] for row in rows if "lowest" in row]
-    assert f"reaches {found['reached']} of the {found['pairs']} budgets" in stated
-    assert f"any number of recomputations, {found['reached_by_checkmate']} are reached." in stated
-    ours, free = ([lowest[rules]["percent"] for lowest in graphs] for rules in ("ours", "checkmate"))
-    assert f"{min(ours)}% to {max(ours)}% of that without recomputation, and {min(free)}% to {max(free)}%" in stated
-    assert all(one["proven"] for lowest in graphs for rules, one in lowest.items() if rules != "search")
-    assert all(lowest["checkmate"]["percent"] <= lowest["ours"]["percent"] for lowest in graphs)
-    (name, most), *_ = found["more"].items()
-    equal = found["both_proven"] - len(found["more"])
-    assert f"in {found['both_proven']} pairs, ours costs as much in {equal}, and more in {len(found['more'])}" in stated
-    assert f"by {most:.0%} at most ({name})" in stated
-    assert f"a plan in {found['found_by_search']} of the {found['reached']}, and the best one in" in stated
-    assert f"the best one in {found['best_by_search']}." in stated
-
-
-def test_our_model_never_costs_less_than_any_number_of_times() -> None:
-    """A bound that is above a cost would be a wrong proof, of one or of the other."""
-    for row in (row for row in rows_of("one_recomputation") if "share" in row):
-        free, twice, ours = (row[model] for model in ("checkmate", "twice", "ours"))
-        for less, more in ((free, twice), (twice, ours), (free, ours), (ours, {"cost": row["search"]})):
-            if more["cost"] is not None:
-                assert less["bound"] <= more["cost"]
 
 
 def test_the_methods_of_other_papers_on_the_benchmark() -> None:
