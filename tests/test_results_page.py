@@ -96,16 +96,6 @@ def test_training_on_a_gpu() -> None:
     assert f"{len(rows)} steps equal eager mode" in STATED
 
 
-def test_offloading() -> None:
-    rows = rows_of("offloading")
-    stated = sentences(section("Offloading, simulated for an H100"))
-    less = [1 - row["ours_ns"] / row["recompute_ns"] for row in rows if row["recompute_ns"]]
-    assert all(
-        row["ours_ns"] <= row[way] for row in rows for way in ("recompute_ns", "module_ns") if row[way] is not None
-    )
-    assert f"by {statistics.median(less):.0%} in the median, by {min(less):.0%} to {max(less):.0%}" in stated
-
-
 def test_recipes() -> None:
     rows = {row["case"]: row for row in rows_of("recipe_losses")}
     assert rows.keys() == RECIPES.keys()
