@@ -16,7 +16,7 @@ from costmodels import ByteTraffic, MemoryBudget
 from experiments.accuracy.compiled_peaks import PLANS, errors, measured_peak
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
-from experiments.models.save_everything import SaveLeast
+from experiments.models.save_everything import SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO
 from remat.predict.buffers import StepMemory, step_floor
 from remat.predict.memory import simulate
@@ -24,10 +24,6 @@ from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from tests.results_pages import RESULTS, rows_of
 
 ROWS = rows_of("compiled_peaks")
-
-
-def solved(graph: remat.Graph, cost_model: remat.CostModel) -> remat.Plan:
-    return remat.choose(graph, cost_model).plan
 
 
 QUICK = {
@@ -138,7 +134,7 @@ def test_so_does_a_step_with_its_kernels() -> None:
 
 def test_one_peak_is_that_of_its_timeline() -> None:
     graph = remat.Corpus.open().graph("small-resnet")
-    plan = solved(graph, ByteTraffic())
+    plan = plan_of(graph, ByteTraffic())
     saved = np.isin(graph.names, plan.saved)
     timeline = remat.timeline(graph, plan)
     assert StepMemory(graph).peak(saved) == timeline.peak_bytes == timeline.during_bytes.max()
@@ -164,7 +160,7 @@ def test_no_plan_is_below_the_floor(name: str) -> None:
     least = step_floor(graph).bytes
     memory = StepMemory(graph)
     for model in (ByteTraffic(), ByteTraffic(mode="aggressive"), SaveLeast()):
-        assert 0 < least <= memory.peak(np.isin(graph.names, solved(graph, model).saved))
+        assert 0 < least <= memory.peak(np.isin(graph.names, plan_of(graph, model).saved))
 
 
 def test_the_results_have_every_model_and_say_how_far_off_they_are() -> None:
@@ -181,7 +177,7 @@ def test_a_budget_of_the_peak_has_a_bound_that_holds_for_compiled_steps() -> Non
     """By value, no plan would fit in what this one takes: kernels write over what they read."""
     graph = remat.Corpus.open().graph("small-evonorm")
     memory = StepMemory(graph)
-    plan = solved(graph, ByteTraffic())
+    plan = plan_of(graph, ByteTraffic())
     limit = memory.peak(np.isin(graph.names, plan.saved))
     solution = remat.choose(graph, MemoryBudget(limit, of="peak"))
     assert memory.peak(np.isin(graph.names, solution.plan.saved)) <= limit
@@ -203,7 +199,7 @@ def test_a_step_within_a_budget_of_the_peak_stays_within_it(model: str, share: f
     torch.manual_seed(0)
     module, args = KERNEL_ZOO[model]()
     graph = remat.capture(module, *args)
-    limit, most = (remat.timeline(graph, solved(graph, MemoryBudget(b, of="peak"))).peak_bytes for b in (share, 1.0))
+    limit, most = (remat.timeline(graph, plan_of(graph, MemoryBudget(b, of="peak"))).peak_bytes for b in (share, 1.0))
     assert limit < most
     *_, bytes_ = measured_peak((module, args, None), MemoryBudget(limit, of="peak"), kernels=False)
     assert bytes_ <= limit
