@@ -1,0 +1,286 @@
+"""Greedy, the integer program and uniform budgets: on small problems, and what docs/results/greedy.md says of them."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+from examples import with_backward
+from hypothesis import given
+from hypothesis import strategies as st
+
+import remat
+from costmodels import RecomputeTime
+from experiments.bench.greedy import CASES, EXAMPLE, SHARES, by_ratio, compare, loss
+from experiments.models.zoo import gpt2
+from experiments.rivals.greedy import Candidates, equal_layers, exact, greedy, knapsack
+from remat import Choice, Graph, GraphBuilder
+from remat.facts.columns import BoolArray, IntArray
+from remat.improve.one_liners import every_layer_checkpointed
+from remat.predict.time.known_devices import find_device
+from tests.results_pages import PAGES, rows_of, sentences
+
+NUMBERS = st.tuples(st.integers(0, 30), st.integers(1, 12))
+
+
+@st.composite
+def knapsacks(draw: st.DrawFn) -> tuple[IntArray, IntArray, int]:
+    """Times, sizes and a budget of up to seven candidates."""
+    times, sizes = np.array(draw(st.lists(NUMBERS, min_size=1, max_size=7)), np.int64).T
+    return times, sizes, draw(st.integers(0, int(sizes.sum())))
+
+
+def every_answer(count: int) -> list[BoolArray]:
+    return [np.array(flags, np.bool_) for flags in product((False, True), repeat=count)]
+
+
+@given(knapsacks())
+def test_greedy_follows_the_rule_of_torchtitan(case: tuple[IntArray, IntArray, int]) -> None:
+    """What goes while it fits is the first of all sets that fit, if sets are ordered by their cheapest members."""
+    times, sizes, budget = case
+    must_go = int(sizes.sum()) - budget
+    order = sorted(range(len(sizes)), key=lambda i: times[i] / sizes[i])
+    fitting = [gone for gone in every_answer(len(sizes)) if sizes[gone].sum() <= must_go]
+    gone = max(fitting, key=lambda gone: tuple(gone[order]))
+    if sizes[gone].sum() < must_go:
+        smallest = min(sizes[~gone])
+        gone[np.flatnonzero(~gone & (sizes == smallest))[0]] = True
+    kept = greedy(times, sizes, budget)
+    assert (kept == ~gone).all()
+    assert sizes[kept].sum() <= budget
+
+
+@given(knapsacks())
+def test_one_candidate_is_all_that_the_ratio_rule_can_lose(case: tuple[IntArray, IntArray, int]) -> None:
+    """Dantzig (1957): with a part of the first candidate that does not fit, the rule would be at the bound."""
+    times, sizes, budget = case
+    best = min(int(times[~kept].sum()) for kept in every_answer(len(sizes)) if sizes[kept].sum() <= budget)
+    rule, solved = by_ratio(times, sizes, budget), exact(times, sizes, budget)
+    assert times[~solved].sum() == best <= times[~rule].sum() <= best + times.max()
+    for kept in (rule, solved):
+        assert sizes[kept].sum() <= budget
+    assert remat.solve(knapsack(times, sizes, budget), "exhaustive").objective == best
+
+
+def test_greedy_may_drop_the_dearest_candidate_because_it_is_small() -> None:
+    """Two bytes must go, and only the dearest candidate has no more; or one byte, and it is the smallest of all."""
+    times, sizes = np.array([100, 10, 11]), np.array([2, 4, 4])
+    for budget in (8, 9):
+        assert greedy(times, sizes, budget).tolist() == [False, True, True]
+        assert by_ratio(times, sizes, budget).tolist() == [True, False, True]
+
+
+def layers(count: int = 2) -> Graph:
+    """Layers of two products, something cheap, and attention, whose second result only the backward pass reads."""
+    g = GraphBuilder()
+    names, where = [g.input("x", bytes=8)], dict[str, str]()
+    for layer in range(count):
+        up = g.op("mm", names[-1], bytes=6, flops=10**12, compute_bound=True)
+        cheap = g.op("gelu", up, bytes=5)
+        pair = g.op("attention", cheap, bytes=0, flops=10**13, compute_bound=True, cannot_save="a tuple")
+        out, sums = (g.op("getitem", pair, bytes=size) for size in (4, 1))
+        end = g.op("down", out, bytes=8, flops=10**12, compute_bound=True)
+        where |= dict.fromkeys((up, cheap, pair, out, sums, end), f"net.{layer}")
+        names += [cheap, out, sums, end]
+    return with_backward(g, names, where)
+
+
+def candidates_of(graph: Graph) -> tuple[Candidates, BoolArray]:
+    stays = every_layer_checkpointed(graph)
+    assert stays is not None
+    return Candidates.of(graph, RecomputeTime("flops").pose(graph), stays, find_device("h100")), stays
+
+
+def test_candidates_are_what_the_backward_pass_reads_of_a_layer_with_all_of_a_tuple() -> None:
+    graph = layers()
+    candidates, stays = candidates_of(graph)
+    pairs = zip(candidates.makers, candidates.values, strict=True)
+    found = [[graph.ops[made], *(graph.names[value] for value in values)] for made, values in pairs]
+    assert found == [
+        ["gelu", "gelu"],
+        ["attention", "getitem", "getitem_1"],
+        ["gelu", "gelu_1"],
+        ["attention", "getitem_2", "getitem_3"],
+    ]
+    assert candidates.sizes_bytes.tolist() == [5, 5] * 2
+    assert candidates.layers.tolist() == [0, 0, 1, 1]
+    assert stays[list(graph.names).index("down")], "what a layer passes on"
+
+
+def test_layers_share_a_budget_by_their_bytes_or_take_it_in_turn() -> None:
+    candidates, stays = candidates_of(layers(3))
+    assert candidates.uniform(15) == {0: 5, 1: 5, 2: 5}
+    assert candidates.one_after_another(15) == {0: 10, 1: 5, 2: 0}
+    kept = candidates.spend(exact, candidates.uniform(15))
+    assert kept.tolist() == [False, True] * 3
+    assert candidates.cost(kept) == candidates.times_ns[~kept].sum()
+    saved = candidates.saved(kept, stays)
+    assert saved.sum() == stays.sum() + 6
+
+
+def test_a_product_that_only_something_cheap_reads_has_no_price_in_the_knapsack() -> None:
+    graph = layers()
+    problem = RecomputeTime("flops").pose(graph)
+    candidates, stays = candidates_of(graph)
+    dear = np.array([graph.ops[made] != "gelu" for made in candidates.makers])
+    choice = Choice.from_saved(problem, candidates.saved(dear, stays)[graph.plannable])
+    assert candidates.cost(dear) < 10**12 < choice.cost(problem)
+
+
+def test_equal_layers_are_tied_place_by_place_as_an_enumeration_finds_them() -> None:
+    """Each of four places is saved in both layers, or in none."""
+    graph, budget = layers(), 31
+    free = RecomputeTime("flops").pose(graph)
+    places = [{"mm", "mm_1"}, {"gelu", "gelu_1"}, {"getitem", "getitem_2"}, {"getitem_1", "getitem_3"}]
+    costs: list[int] = []
+    for flags in product((False, True), repeat=len(places)):
+        names = {"x", "down", "down_1"}.union(*(place for place, flag in zip(places, flags, strict=True) if flag))
+        choice = Choice.from_saved(free, np.array([name in names for name in graph.names])[graph.plannable])
+        if choice.saved_bytes(free) <= budget:
+            costs.append(choice.cost(free))
+    tied = replace(free, tied=equal_layers(graph, free), budget_bytes=budget)
+    assert remat.solve(tied, "cpsat").objective == min(costs)
+    assert (remat.solve(replace(tied, tied=None), "cpsat").objective or 0) < min(costs)
+
+
+def test_no_answer_within_the_budget_is_below_its_bound() -> None:
+    model, args = gpt2(layers=2, width=32, heads=2, vocabulary=64, context=16, batch=2, fused=True)
+    for row in compare(remat.capture(model, *args), "small", (0.5,)):
+        within = [way for way in row["over"] if way != "dp knapsack"]
+        assert all(row["over"][way] <= 0 for way in within)
+        for costs in ("independent", "whole"):
+            assert all(row[costs]["bound"] <= row[costs][way] for way in within if way in row[costs])
+        assert row["independent"]["exact"] <= row["independent"]["ilp"] <= row["independent"]["by ratio"]
+        assert row["independent"]["ilp"] <= row["independent"]["greedy"]
+        assert row["whole"]["best"] <= min(row["whole"]["uniform"], row["whole"]["candidates"], row["whole"]["choose"])
+
+
+PAGE = sentences(PAGES["greedy"])
+ROWS = rows_of("greedy")
+
+
+def losses(way: str, costs: str) -> list[float]:
+    return [loss(row, way, costs) for row in ROWS]
+
+
+def worst(way: str, costs: str) -> tuple[str, str]:
+    lost = losses(way, costs)
+    row = ROWS[lost.index(max(lost))]
+    return f"{max(lost):.1%}", f"{row['case']} at {row['share']}"
+
+
+def losses_told(way: str, costs: str) -> str:
+    """The median and the worst row, as the tables of the page say them."""
+    most, where = worst(way, costs)
+    return f"{statistics.median(losses(way, costs)):.2%} | {most} ({where})"
+
+
+def gains(way: str, other: str) -> list[float]:
+    """What one answer costs more than another one, as a part of the step."""
+    return [loss(row, way, "independent") - loss(row, other, "independent") for row in ROWS]
+
+
+def test_the_rows_of_greedy_are_complete_and_no_answer_is_below_its_bound() -> None:
+    assert [(row["case"], row["share"]) for row in ROWS] == [*product(CASES, SHARES)]
+    for row in ROWS:
+        over = {way for way, most in row["over"].items() if most > 0}
+        assert over <= {"dp knapsack"}, "the others keep the budget"
+        for costs, beyond in (("independent", {"dp knapsack"}), ("whole", over)):
+            assert all(row[costs]["bound"] <= cost for way, cost in row[costs].items() if way not in beyond)
+        for less, more in (("exact", "ilp"), ("ilp", "greedy"), ("ilp", "by ratio"), ("exact", "greedy knapsack")):
+            assert row["independent"][less] <= row["independent"][more]
+
+
+def test_the_page_of_greedy_has_the_losses_of_each_answer() -> None:
+    lines = PAGES["greedy"].splitlines()
+    knapsacks = {
+        "greedy": "greedy of the pull request | uniform",
+        "by ratio": "the dearest per byte first | uniform",
+        "ilp": "ILP | uniform",
+        "ilp in turn": "ILP | first layers first",
+        "greedy knapsack": "PyTorch's `greedy_knapsack` | common",
+        "dp knapsack": "PyTorch's `dp_knapsack` | common",
+    }
+    for way, label in knapsacks.items():
+        near = sum(each <= 0.001 for each in losses(way, "independent"))
+        assert f"| {label} | {losses_told(way, 'independent')} | {near} |" in lines
+    plans = {
+        "greedy": "greedy of the pull request",
+        "ilp": "ILP, uniform",
+        "exact": "the best knapsack, one budget",
+        "candidates": "the same values, right prices",
+        "uniform": "any values, the same in each layer",
+        "best": "any values",
+        "budget": "PyTorch's `activation_memory_budget`",
+        "choose": "`remat.choose`",
+    }
+    for way, label in plans.items():
+        steps = [row["step"][way] for row in ROWS]
+        ends = f"{statistics.median(steps):+.1%} | {max(steps):+.1%}"
+        assert f"| {label} | {losses_told(way, 'whole')} | {ends} |" in lines
+
+
+def test_the_sentences_about_greedy_follow_from_the_rows() -> None:
+    more, right = gains("greedy", "ilp"), gains("by ratio", "ilp")
+    near = sum(each <= 0.001 for each in losses("greedy knapsack", "independent"))
+    best = ROWS[right.index(max(right))]
+    assert f"an ILP gains {max(right):.2%} of a step at most ({best['case']} at {best['share']})" in PAGE
+    assert f"within 0.1% of a step of the bound at {near} of {len(ROWS)}" in PAGE
+    assert f"{len(ROWS)}, and {worst('greedy knapsack', 'independent')[0]} above it at worst" in PAGE
+    assert f"gains {statistics.median(more):.2%} of a step in the median, {max(more):.1%} at best" in PAGE
+    assert f"more than 1% at {sum(each > 0.01 for each in more)} of {len(ROWS)}" in PAGE
+    uniform, turn = losses("ilp", "independent"), losses("ilp in turn", "independent")
+    assert f"lose {statistics.median(uniform):.2%} of a step in the median" in PAGE
+    assert f"and {worst('ilp', 'independent')[0]} at worst" in PAGE
+    assert f"lose {statistics.median(turn):.1%} in the median" in PAGE
+    whole = losses("exact", "whole")
+    assert f"takes {statistics.median(whole):.1%} of a step more than necessary in the median" in PAGE
+    assert f"more than necessary in the median, {worst('exact', 'whole')[0]} at worst" in PAGE
+    large, small = (
+        [gain for gain, row in zip(more, ROWS, strict=True) if (row["share"] > 0.5) == is_large]
+        for is_large in (True, False)
+    )
+    assert f"gains {max(large):.2%} of a step at most, and {statistics.median(large):.2%} in the median" in PAGE
+    assert f"at 0.4 to 0.1, {max(small):.1%} at most, and {statistics.median(small):.1%} in the median" in PAGE
+    same, equal = (statistics.median(losses(way, "whole")) for way in ("candidates", "uniform"))
+    assert f"the same values lose {same:.2%} in the median, and uniform layers" in PAGE
+    assert f"in which anything may be saved, {equal:.2%}." in PAGE
+    slower = [late for row in ROWS if (late := row["step"]["choose"] - min(row["step"].values())) > 0.001]
+    assert f"At {len(slower)} of {len(ROWS)} budgets another of these plans has a faster step" in PAGE
+    assert f"than that of `remat.choose`, by {max(slower):.1%} at most" in PAGE
+    ahead = gains("by ratio", "greedy")
+    count = sum(each > 0.001 for each in ahead)
+    assert f"at {count} of {len(ROWS)}, the greedy of the pull request is, by {max(ahead):.1%} of a step" in PAGE
+    over = [row["over"]["dp knapsack"] / row["budget_bytes"] for row in ROWS]
+    assert (
+        f"plans exceed the budget at {sum(each > 0 for each in over)} of {len(ROWS)}, by {max(over):.2%} at most"
+        in PAGE
+    )
+
+
+def test_the_layer_on_the_page_of_greedy_is_that_of_the_rows() -> None:
+    (row,) = (row for row in ROWS if "layer" in row)
+    assert (row["case"], row["share"]) == EXAMPLE
+    budget_of = {one["share"]: one["budget_bytes"] for one in ROWS if one["case"] == row["case"]}
+    sizes = [line[2] for line in row["layer"]]
+    may_keep = (budget_of[0.8] - budget_of[0.4]) / 4
+    assert f"{len(sizes)} candidates of {sum(sizes) / 1e9:.2f} GB, and may keep {may_keep / 1e9:.2f} GB" in PAGE
+    found = {(line[0].split(".")[1], line[1]): line for line in row["layer"]}
+    labels = {
+        "attention": ("_scaled_dot_product_cudnn_attention", "self_attn"),
+        "gate projection": ("mm", "mlp.gate_proj"),
+        "up projection": ("mm", "mlp.up_proj"),
+        "product of both": ("mul", "mlp"),
+        "rotated queries": ("add", "self_attn"),
+    }
+    for label, place in labels.items():
+        _, _, size, alone_ns, whole_ns, *who = found[place]
+        kept = " | ".join("keeps" if keeps else "" for keeps in who)
+        times = f"{alone_ns / 1e6:.2f} | {whole_ns / 1e6:.2f}"
+        assert f"| {label} | {size / 1e6:.0f} | {times} | {kept} |" in PAGES["greedy"].splitlines()
+    attention, queries = found[labels["attention"]], found[labels["rotated queries"]]
+    lost = loss(row, "greedy", "independent")
+    assert f"recomputes {attention[3] / 1e6:.1f} ms in each of the four layers, {lost:.1%} of a step" in PAGE
+    assert f"take {queries[3] / 1e6:.2f} ms alone, but {queries[4] / 1e6:.2f} ms with the product" in PAGE
