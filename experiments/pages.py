@@ -21,12 +21,10 @@ INSTANCES = Path(__file__).parent / "instances"
 
 _TABLES = {
     "accuracy": "attention_rate attention_workspaces compiled_peaks eager_peaks forecast_error foreign_peaks "
-    "gpu_compared gpu_peaks gpu_training peak_budgets traffic_error traffic_error_triton whole_run",
-    "bench": "acquisition budget_gap budget_kernels budget_steps budgets default_plan duplicates gpu_plans greedy "
-    "held_batches kernel_orders largest_batches least_overhead measured_batches measured_copies measured_steps monet "
-    "offloaded_peaks offloading refined_plans regions rivals simple_searches speed step_time users_table",
+    "gpu_compared gpu_peaks gpu_training traffic_error traffic_error_triton",
+    "bench": "acquisition greedy largest_batches least_overhead measured_batches measured_copies measured_steps "
+    "rivals simple_searches speed users_table",
     "recipes": "recipe_losses",
-    "rivals.checkmate": "one_recomputation",
 }
 MODULES = [*(f"{of}.{name}" for of, names in _TABLES.items() for name in names.split()), "compare_solvers", "sources"]
 """Where the tables are; each is the `TABLE` of its module."""

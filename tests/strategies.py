@@ -19,27 +19,15 @@ from torch import nn
 import remat
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
+from experiments.models.save_everything import SaveEverything
 from experiments.models.training import train
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.models.zoo import gpt2
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
 from remat.facts.columns import BoolArray
-from remat.plugin import Bans, Offload, Region, Terms, cannot_offload
+from remat.plugin import Offload, Terms, cannot_offload
 from remat.problem.feasibility import forced_values
 from remat.testing import graphs
-
-
-@dataclass(frozen=True)
-class SaveEverything(CostModel):
-    """What autograd does: nothing of the forward pass runs twice."""
-
-    name: ClassVar[str] = "save-everything"
-    unit: ClassVar[str] = "bytes"
-
-    def terms(self, graph: Graph) -> Terms:
-        forward = (graph.region == Region.FORWARD) & ~graph.view
-        bans = Bans.none(len(graph)).also(forward, "everything is saved")
-        return replace(Terms.nothing(graph), save_cost=graph.moved_bytes, cannot_recompute=bans)
 
 
 @dataclass(frozen=True)

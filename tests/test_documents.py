@@ -22,10 +22,9 @@ import remat
 import remat.pytorch
 from experiments import compare_solvers, cover
 from experiments.accuracy import compiled_peaks, gpu_compared, traffic_error, traffic_error_triton
-from experiments.bench import gpu_plans, measured_steps, offloading, users_table
+from experiments.bench import measured_steps, users_table
 from experiments.recipes import recipe_losses
 from experiments.report.result_table import Results
-from experiments.rivals.checkmate import one_recomputation
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.plugin import Feature
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
@@ -134,11 +133,8 @@ def test_a_formula_within_a_sentence_stays_on_one_line(document: str) -> None:
                 "docs/results/kernels.md": traffic_error.TABLE,
                 "docs/results/peaks.md": compiled_peaks.TABLE,
                 "docs/results/solvers.md": compare_solvers.TABLE,
-                "docs/results/traffic.md": gpu_plans.TABLE,
                 "docs/results/kernels.md, for GPUs": traffic_error_triton.TABLE,
                 "docs/results/gpus.md": gpu_compared.TABLE,
-                "docs/results/offloading.md": offloading.TABLE,
-                "docs/results/rivals.md": one_recomputation.TABLE,
                 "docs/results/training.md": recipe_losses.TABLE,
             }.items()
         ),

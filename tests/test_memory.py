@@ -15,14 +15,14 @@ from depth import deep_except
 from examples import cosines
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything, every_legal_mask, late_views, planned, training_steps
+from strategies import Dice, every_legal_mask, late_views, planned, training_steps
 from torch import fx
 
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.cases import CASES
-from experiments.models.save_everything import SaveLeast
+from experiments.models.save_everything import SaveEverything, SaveLeast
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
 from remat.answer.plan_facts import PlanFacts
 from remat.facts.columns import BoolArray

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from depth import deep
-from strategies import Dice, SaveEverything
+from strategies import Dice
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import remat
 from costmodels import ByteTraffic
-from experiments.models.save_everything import SaveLeast
+from experiments.models.save_everything import SaveEverything, SaveLeast
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 import statistics
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from experiments.accuracy.compiled_peaks import LABELS, errors
-from experiments.bench import regions, simple_searches
-from experiments.bench.budget_kernels import change, is_better
-from experiments.bench.gpu_plans import fewer
+from experiments.bench import simple_searches
 from experiments.bench.rivals import ratio, summary, won
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER
 from experiments.recipes.beside import largest_difference
 from experiments.recipes.recipe_losses import RECIPES
-from experiments.rivals.checkmate.one_recomputation import counts
 from remat.words import human_bytes
 from tests.results_pages import ALL_PAGES, ROOT, rows_of, section, sentences
 
@@ -45,53 +42,6 @@ def test_how_far_solvers_are_from_the_best_bound_under_a_budget() -> None:
         assert cells[4] == str(int((above > 0.001).sum()))
 
 
-def test_how_near_the_default_for_budgets_comes() -> None:
-    rows = pd.DataFrame(rows_of("budget_gap"))
-    assert (rows.default <= rows.lagrangian).all()
-    assert (rows.bound <= rows.default).all()
-    for share, own in rows.groupby("share"):
-        ours, alone = ((own[solver] / own.bound.clip(lower=1) - 1) for solver in ("default", "lagrangian"))
-        cells = [cell.strip() for cell in claimed("Solvers on the corpus", str(share)).split("|")]
-        assert (len(own), cells[2], cells[3]) == (44, str(int((ours <= 0.001).sum())), str(int((alone <= 0.001).sum())))
-        far = {own.instance[i]: f"{ours[i]:.1%}" for i in ours[ours > 0.001].index}
-        assert sorted(f"{name} {gap}" for name, gap in far.items()) == sorted(cells[4].split(", "))
-        assert cells[5].startswith(f"{alone.max():.0%}")
-
-
-def test_plans_at_pytorchs_budgets_by_kernels() -> None:
-    rows = rows_of("budget_kernels")
-    labels = {"saved_bytes": "saved bytes", "traffic_bytes": "bytes moved", "kernels": "kernels"}
-    for fact, label in (labels | {"recompute_ns": "recompute time"}).items():
-        cells = [cell.strip() for cell in claimed("Budgets beside PyTorch's", f"{label} |").split("|")[2:-1]]
-        fastest, ours = (np.array([change(row, who, fact) for row in rows]) for who in ("portfolio", "no_worse"))
-        counted = [" / ".join(str(int(n.sum())) for n in (of < 0, of == 0, of > 0)) for of in (fastest, ours)]
-        worst = rows[int(fastest.argmax())]
-        named = f"{fastest.max():+.1%} ({worst['case']} at {worst['budget']})" if fastest.max() > 0 else "none"
-        assert cells == [counted[0], named, counted[1], f"{np.median(ours):+.1%}", f"{ours.min():+.1%}"]
-        assert ours.max() <= 0, "never worse"
-    assert f"In {sum(map(is_better, rows))} of {len(rows)} rows it has less of something" in STATED
-    never = {row["case"] for row in rows} - {row["case"] for row in rows if is_better(row)}
-    assert f"Nothing is won at any budget on {', '.join(f'`{name}`' for name in sorted(never))}." in STATED
-    assert (
-        f"bytes than PyTorch's plan in {sum(change(row, 'portfolio', 'traffic_bytes') > 0 for row in rows)} of"
-        in STATED
-    )
-
-
-def test_how_often_ours_recomputes_less_than_pytorch() -> None:
-    rows = rows_of("budgets")
-    legal = [row for row in rows if not row["illegal"]]
-    less = sum(row["ours"] < row["pytorch"] for row in legal)
-    assert not any(row["ours"] > row["pytorch"] for row in legal)
-    assert all(row["ended"] == "optimal" for row in legal)
-    alone = [row["lagrangian"] - row["pytorch"] for row in legal]
-    fewer, more = sum(change < 0 for change in alone), sum(change > 0 for change in alone)
-    equal = len(legal) - fewer - more
-    assert f"alone recomputes less than PyTorch in {fewer}, as much in {equal}, and more in {more}" in STATED
-    others = f"Against the other {len(legal)}, ours recomputes less in {less}"
-    assert f"{others} and as much in {len(legal) - less}" in STATED
-
-
 def test_predicted_peaks_of_compiled_steps() -> None:
     rows = rows_of("compiled_peaks")
     for group, label in (LABELS | {"": "all"}).items():
@@ -105,16 +55,6 @@ def test_predicted_peaks_of_compiled_steps() -> None:
         assert f"| {label} | {len(of)} | {figures[0]} | {figures[1]} |" in STATED
     near = [int((np.abs(errors(rows)) <= limit).sum()) for limit in (0.03, 0.1)]
     assert f"{near[0]} of the {len(rows)} steps are within 3%, {near[1]} within 10%" in STATED
-
-
-def test_how_often_a_share_of_the_peak_is_reached() -> None:
-    """The page for people whose run does not fit names a share that most models reach."""
-    shares = [row["budget"] / row["default"] for row in rows_of("peak_budgets")]
-    reached = {share: sum(one <= share for one in shares) for share in (0.8, 0.5)}
-    page = (ROOT / "docs" / "howto" / "out_of_memory.md").read_text()
-    assert f"{reached[0.8]} reach 80%, and {reached[0.5]} reach 50%" in page
-    assert f"Of {len(shares)} [small models]" in page
-    assert reached[0.8] > len(shares) / 2
 
 
 def test_a_gpu_beside_what_was_known_without_one() -> None:
@@ -156,44 +96,6 @@ def test_training_on_a_gpu() -> None:
     assert f"{len(rows)} steps equal eager mode" in STATED
 
 
-def test_memory_against_traffic_for_a_gpu() -> None:
-    found = rows_of("gpu_plans")
-    rows = [row for row in found if row.get("budget", 1) < 1]
-    for row in (row for row in found if "budget" in row):
-        assert row["ours"]["traffic_bytes"] <= row["pytorch"]["traffic_bytes"]
-        assert row["ours"]["saved_bytes"] <= row["pytorch"]["saved_bytes"]
-    gains = [fewer(row) for row in rows]
-    stated = sentences(section("Memory against traffic for a GPU"))
-    models = len({row["case"] for row in rows})
-    assert f"{models} models and {len(rows)} of PyTorch's budgets" in stated
-    ahead = sum(gain > 0 for gain in gains)
-    assert f"fewer bytes at {ahead} of them, and as many at {len(rows) - ahead}" in stated
-    assert f"median of {statistics.median(gains):.1%}, at most {max(gains):.1%}" in stated
-    for extra, words in ((0.0, "no more bytes"), (0.01, "1% more"), (0.05, "5% more")):
-        less = [fewer(row, "saved_bytes") for row in found if row.get("extra_traffic") == extra]
-        assert f"| {words} | {statistics.median(less):.1%} | {min(less):.1%} | {max(less):.1%} |" in stated
-
-
-def test_a_budget_for_the_whole_run() -> None:
-    for row in rows_of("whole_run"):
-        assert row["held_bytes"] <= row["budget_bytes"]
-        held = f"{row['budget_bytes']:,} | {row['held_bytes']:,} | {row['by_itself_bytes']:,}"
-        assert f"| {row['case']} | {held} |" in STATED
-
-
-def test_offloading() -> None:
-    rows, peaks = rows_of("offloading"), rows_of("offloaded_peaks")
-    stated = sentences(section("Offloading, simulated for an H100"))
-    less = [1 - row["ours_ns"] / row["recompute_ns"] for row in rows if row["recompute_ns"]]
-    assert all(
-        row["ours_ns"] <= row[way] for row in rows for way in ("recompute_ns", "module_ns") if row[way] is not None
-    )
-    assert f"by {statistics.median(less):.0%} in the median, by {min(less):.0%} to {max(less):.0%}" in stated
-    for peak in ("offloaded_peak_bytes", "stream_peak_bytes"):
-        falls = [1 - row[peak] / row["peak_bytes"] for row in peaks]
-        assert f"falls{'**' if peak[0] == 'o' else ''} by {statistics.median(falls):.0%}" in stated
-
-
 def test_recipes() -> None:
     rows = {row["case"]: row for row in rows_of("recipe_losses")}
     assert rows.keys() == RECIPES.keys()
@@ -209,33 +111,6 @@ def test_recipes() -> None:
     assert (
         f"best {peaks[best]:.2f} times TorchInductor's (`{best}`), worst {peaks[worst]:.2f} times (`{worst}`)" in STATED
     )
-
-
-def test_what_one_recomputation_in_one_order_gives_up() -> None:
-    rows = rows_of("one_recomputation")
-    stated = sentences(section("Rivals"))
-    found, graphs = counts(rows), [row["lowest"] for row in rows if "lowest" in row]
-    assert f"reaches {found['reached']} of the {found['pairs']} budgets" in stated
-    assert f"any number of recomputations, {found['reached_by_checkmate']} are reached." in stated
-    ours, free = ([lowest[rules]["percent"] for lowest in graphs] for rules in ("ours", "checkmate"))
-    assert f"{min(ours)}% to {max(ours)}% of that without recomputation, and {min(free)}% to {max(free)}%" in stated
-    assert all(one["proven"] for lowest in graphs for rules, one in lowest.items() if rules != "search")
-    assert all(lowest["checkmate"]["percent"] <= lowest["ours"]["percent"] for lowest in graphs)
-    (name, most), *_ = found["more"].items()
-    equal = found["both_proven"] - len(found["more"])
-    assert f"in {found['both_proven']} pairs, ours costs as much in {equal}, and more in {len(found['more'])}" in stated
-    assert f"by {most:.0%} at most ({name})" in stated
-    assert f"a plan in {found['found_by_search']} of the {found['reached']}, and the best one in" in stated
-    assert f"the best one in {found['best_by_search']}." in stated
-
-
-def test_our_model_never_costs_less_than_any_number_of_times() -> None:
-    """A bound that is above a cost would be a wrong proof, of one or of the other."""
-    for row in (row for row in rows_of("one_recomputation") if "share" in row):
-        free, twice, ours = (row[model] for model in ("checkmate", "twice", "ours"))
-        for less, more in ((free, twice), (twice, ours), (free, ours), (ours, {"cost": row["search"]})):
-            if more["cost"] is not None:
-                assert less["bound"] <= more["cost"]
 
 
 def test_the_methods_of_other_papers_on_the_benchmark() -> None:
@@ -332,20 +207,6 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"at a smaller peak ({max(slower):.1%}, " in page
     seconds = [row["search_s"] for row in rows]
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
-
-
-def test_the_page_states_what_the_order_of_kernels_gains() -> None:
-    page, rows = sentences((ROOT / "docs" / "howto" / "kernel_order.md").read_text()), rows_of("kernel_orders")
-    changes: dict[str, list[float]] = {}
-    for row in rows:
-        changes.setdefault(row["case"], []).append(1 - row["bytes"] / row["torch_bytes"])
-    every = list(chain(*changes.values()))
-    assert f"of {len(every)} plans, {sum(change > 5e-3 for change in every)} have a peak that is lower" in page
-    assert min(every) > -5e-3
-    lower = {case: own for case, own in changes.items() if max(own) > 5e-3}
-    assert (len(changes), len(lower)) == (12, 3)
-    for own in lower.values():
-        assert f"| {statistics.median(own):.0%} | {max(own):.0%} |" in page
 
 
 def test_the_page_states_how_much_less_overhead_is_possible() -> None:
@@ -484,35 +345,6 @@ def test_the_largest_batch() -> None:
     assert "{full:.0%} for full, {min-cut:.0%} for min-cut and {none:.0%} for none".format(**by) in words
 
 
-def test_the_largest_batch_if_saved_values_are_held() -> None:
-    rows, text = rows_of("held_batches"), section("If saved values are held")
-    models: dict[str, dict[str, str]] = {}
-    for row in rows:
-        models.setdefault(row["case"], {})[row["method"]] = f"{row['batch']:,} ({row['error']:+.0%})"
-    for name, cells in models.items():
-        assert f"| {name} | {' | '.join(cells[method] for method in ('full', 'min-cut', 'none'))} |" in text
-    words = sentences(text)
-    held, freed = (
-        {
-            method: [abs(row["error"]) for row in found if row["method"] == method and row["case"] in models]
-            for method in ("min-cut", "none")
-        }
-        for found in (rows, rows_of("largest_batches"))
-    )
-    for method in ("min-cut", "none"):
-        medians = [statistics.median(errors[method]) for errors in (freed, held)]
-        assert f"from {medians[0]:.0%} to {medians[1]:.0%} for {method}" in words
-    near = sum(error <= 0.15 for errors in held.values() for error in errors)
-    assert f"{near} of {2 * len(models)} are within 15%" in words
-
-
-def test_the_resnet_of_monet() -> None:
-    lines = section("MONeT's ResNet-50").splitlines()
-    for row in rows_of("monet"):
-        peaks = f"{row['published_gb']:.2f} GB | {row['peak_gb']:.2f} GB"
-        assert f"| {peaks} | {row['published_overhead']:.1%} | {row['overhead']:.1%} |" in lines
-
-
 def figures(cell: str) -> list[str]:
     return re.findall(r"[-+]?\d[\d.,]*\d%?|\d%?", cell)
 
@@ -529,7 +361,7 @@ def figures_that_a_section_lacks(text: str, where: str) -> set[str]:
 def test_the_summary_has_figures_of_the_sections_that_it_names() -> None:
     lines = (ROOT / "docs" / "results.md").read_text().splitlines()
     rows = [line for line in lines if re.search(r"\(.*#.*\) \|$", line)]
-    assert len(rows) == 10
+    assert len(rows) == 8
     for row in rows:
         *cells, where = [cell.strip() for cell in row.strip("|").split(" | ")]
         assert len(cells) == 4, "a question, and what is typical, best and worst"
@@ -546,20 +378,3 @@ def test_the_readme_has_three_figures_of_the_sections_that_it_names() -> None:
         (target,) = re.findall(r"\((docs/.*?)\)", bullet)
         told = re.sub(r"\[.*?\]\(.*?\)", "", bullet, flags=re.DOTALL)
         assert not figures_that_a_section_lacks(re.sub(r"H\d+", "", told), target)
-
-
-def test_what_decisions_about_modules_lose() -> None:
-    rows = rows_of("regions")
-    stated = sentences(section("Predicted for an H100"))
-    for line in regions.summary(rows)[0].splitlines():
-        assert sentences(line) in stated
-    without = [row for row in rows if row["modules"] is None and row["expensive"] is None]
-    assert [(row["case"], row["limit"]) for row in without] == [
-        ("resnet50-a100", "all layers"),
-        ("hf-t5-base", "all layers"),
-    ]
-    kept = [row for row in rows if row not in without]
-    better = [min(row[way] for way in ("modules", "expensive") if row[way] is not None) for row in kept]
-    assert all(ours <= row["by_hand"] + 1e-3 for ours, row in zip(better, kept, strict=True))
-    losses = sorted(((1 + ours) / (1 + row["operators"]), row["case"]) for ours, row in zip(better, kept, strict=True))
-    assert [case for _, case in losses[-2:]] == ["hf-t5-base", "hf-llama3-8b-lora"]

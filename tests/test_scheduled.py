@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from depth import deep_except
-from strategies import Dice, SaveEverything, flat, small_gpt
+from strategies import Dice, flat, small_gpt
 from torch import Tensor
 
 import remat
 from experiments.models import workloads
 from experiments.models.cases import CASES
-from experiments.models.save_everything import SaveLeast, plan_of
+from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from remat import CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.errors import CannotRebuild, UnknownName
 from remat.plugin import Bans

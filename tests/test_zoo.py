@@ -7,13 +7,13 @@ import torch
 from depth import deep, deep_except, drawn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import Dice, SaveEverything, assert_equal_to_eager, each_case
+from strategies import Dice, assert_equal_to_eager, each_case
 
 import remat
 from costmodels import ByteTraffic
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
-from experiments.models.save_everything import SaveLeast
+from experiments.models.save_everything import SaveEverything, SaveLeast
 from remat import InvalidPlan, Plan
 from remat.pytorch import capture_all
 

@@ -1,7 +1,7 @@
 """Measures how right predictions are, and checks whether answers stay what they were.
 
-`compiled_peaks`, `peak_budgets`, `forecast_error` and `whole_run` compare predicted memory with what compiled steps
-hold; `traffic_error` and `traffic_error_triton` predicted kernels with those that Inductor schedules; `gpu_compared`
-and `gpu_training` ask a GPU. `python -m experiments.accuracy.fingerprint` is the check to run around a rebuild: it
-lists every plan, prediction and printed answer that has changed. Begin reading in `compiled_peaks`.
+`compiled_peaks`, `foreign_peaks` and `forecast_error` compare predicted memory with what compiled steps hold;
+`traffic_error` and `traffic_error_triton` predicted kernels with those that Inductor schedules; `gpu_compared` and
+`gpu_training` ask a GPU. `python -m experiments.accuracy.fingerprint` is the check to run around a rebuild: it lists
+every plan, prediction and printed answer that has changed. Begin reading in `compiled_peaks`.
 """

@@ -1,7 +1,8 @@
 """Compares plans with PyTorch's on the same graphs, and times how fast they are chosen.
 
-`default_plan` compares what happens without a setting, `budgets`, `budget_kernels` and `budget_steps` what happens
-within PyTorch's memory budgets, and `gpu_plans` the same for a GPU. `budget_gap` says how near the default solver
-comes to the optimum, `refined_plans` and `duplicates` what two ways to move fewer bytes gain, `offloading` and
-`offloaded_peaks` what the host's memory does. `speed` times the choice. Begin reading in `default_plan`.
+`users_table` compares predicted steps at the peaks of PyTorch's one-liners, `least_overhead` says how much less is
+possible, and `measured_steps` measures such steps. `measured_copies` is about the host's memory,
+`largest_batches`, `measured_batches` and `acquisition` about the paper's tables, and `rivals` and `simple_searches`
+answer the benchmark. `greedy` compares greedy policies with integer programs, and `speed` times the choice. Begin
+reading in `users_table`.
 """

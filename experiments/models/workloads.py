@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.models.zoo import GPT2, gpt2
+from experiments.models.zoo import gpt2
 
 Sample = tuple[nn.Module, tuple[Tensor, ...]]
 
@@ -34,23 +34,6 @@ class Encoder(nn.Module):
         heads = F.scaled_dot_product_attention(q, k, v)
         x = x + self.project(heads.transpose(1, 2).reshape(batch, length, width))
         return x + self.mlp(self.norm2(x))
-
-
-class ViT(nn.Module):
-    """Classifies images by patches, encoder layers and the mean over patches; returns the loss."""
-
-    def __init__(self, layers: int, width: int, heads: int, image: int, patch: int, classes: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, patch, stride=patch)
-        self.positions = nn.Parameter(torch.zeros((image // patch) ** 2, width))
-        self.layers = nn.ModuleList(Encoder(width, heads) for _ in range(layers))
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, classes))
-
-    def forward(self, image: Tensor, label: Tensor) -> Tensor:
-        x = self.patches(image).flatten(2).transpose(1, 2) + self.positions
-        for layer in self.layers:
-            x = layer(x)
-        return F.cross_entropy(self.head(x.mean(1)), label)
 
 
 class Residual(nn.Module):
@@ -213,13 +196,6 @@ class ConvNet(nn.Module):
         return F.cross_entropy(self.head(self.layers(image).mean((2, 3))), label)
 
 
-def transformer(layers: int = 6, dropout: float = 0.0) -> Sample:
-    """Makes a GPT-2-style language model."""
-    model, args = gpt2(layers=layers, width=128, heads=4, vocabulary=512, context=64, batch=4, dropout=dropout)
-    assert isinstance(model, GPT2)
-    return model, args
-
-
 def gpt_small(layers: int = 2, fused: bool = False) -> Sample:
     """Makes a GPT-2-style language model with attention written out, or as one operator."""
     model, args = gpt2(layers=layers, width=128, heads=4, vocabulary=512, context=64, batch=8, fused=fused)
@@ -231,11 +207,6 @@ def bert(layers: int = 1) -> Sample:
     tokens = torch.randint(512, (8, 64))
     masked = torch.rand(8, 64) < 1 / 6
     return Bert(layers, 128, 4, 512, 64), (tokens, torch.arange(64).expand(8, 64) < 48, tokens.where(masked, -100))
-
-
-def vit(layers: int = 6) -> Sample:
-    """Makes a vision transformer on images of 64 x 64."""
-    return ViT(layers, 128, 4, 64, 8, 10), (torch.randn(8, 3, 64, 64), torch.randint(10, (8,)))
 
 
 def resnet(blocks: tuple[int, ...] = (2, 2, 2, 2), width: int = 16, batch: int = 8) -> Sample:
@@ -290,10 +261,3 @@ KERNEL_ZOO: dict[str, Callable[[], Sample]] = {
     "LSTM cells": lambda: recurrent(steps=4, width=128, batch=512),
 }
 """Makers of models and their inputs, by name; set a seed before the call."""
-
-ZOO_INSTANCES = (
-    "small-dropout-mlp", "small-layernorm-gelu-mlp", "small-evonorm", "small-mlp-mixer", "small-bert",
-    "small-gpt-fused-attention", "small-resnet", "small-lstm-cells", "small-gpt-attention-written-out",
-    "small-nn-transformerencoder",
-)  # fmt: skip
-"""Their graphs in the corpus, the smallest first."""

@@ -12,13 +12,13 @@ from pathlib import Path
 _PACKAGES = ("remat", "torch", "triton", "numpy", "networkx", "ortools", "scipy", "pulp")
 
 
-def provenance(*, gpu: bool = True) -> dict[str, str]:
-    """Collects commit, date, command, machine and versions of this run; to name the GPU, torch is imported."""
+def provenance() -> dict[str, str]:
+    """Collects commit, date, command, machine and versions of this run."""
     return {
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
         "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
-        "machine": f"{platform.machine()}, {_cores()} cores" + (f", {_device()}" if gpu else ""),
+        "machine": f"{platform.machine()}, {_cores()} cores, {_device()}",
         "python": platform.python_version(),
         **{package: version_of(package) for package in _PACKAGES},
     }
