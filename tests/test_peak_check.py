@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import remat
-from costmodels import MemoryBudget
+from costmodels import ByteTraffic, MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
 from remat.improve import peak_search
 from remat.improve.joint_peak import JointPeak, JointPlans, fit_joint_peak
@@ -168,6 +168,16 @@ def test_the_check_says_what_the_allocator_hands_out(
         torch.set_num_threads(before)
     if make is Heads:
         assert remat.timeline(graph, plan).peak_bytes == bytes_
+
+
+def test_a_sparse_gradient_takes_the_memory_of_its_rows() -> None:
+    """It has no storage of its own, and the shape of the whole table."""
+    table = nn.Embedding(20_000, 32, sparse=True)
+    graph, plan, bytes_ = measured_peak(
+        (nn.Sequential(table, Blocks()), (torch.arange(64),), None), ByteTraffic(), kernels=False
+    )
+    assert rehearsed_peak(graph, plan) == bytes_
+    assert remat.timeline(graph, plan).peak_bytes < 2 * bytes_ < table.weight.nbytes
 
 
 def test_a_limit_is_kept_where_a_library_takes_most() -> None:

@@ -153,3 +153,30 @@ def test_a_module_is_left_as_torch_made_it() -> None:
     assert "first" not in repr(step.forward)  # type: ignore[attr-defined]
     again(torch.randn(4, 8))
     assert complaints(again, torch.randn(4, 8)) == 0
+
+
+class SkippedLayer(nn.Module):
+    """The loss is compiled, the layers before it are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.skipped = nn.Linear(8, 8), BreakInLoop()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.skipped(self.first(x)).square().mean()
+
+
+def test_parameters_that_only_eager_operators_read_are_told_of() -> None:
+    """Else the report would say that a budget is kept, of a model whose memory no plan knows."""
+    step, x = compiled(SkippedLayer(), cost_model="memory-budget:budget=0.5"), torch.randn(4, 8)
+    with pytest.warns(UserWarning, match=r"reads 2 of 4 parameters \(the first is skipped\.linear\.weight\)"):
+        step(x).backward()
+    assert complaints(step, x) == 0
+    assert COMPLAINT in (report := str(step.report()))
+    assert "budget: kept" not in report
+
+
+def test_what_made_the_arguments_is_no_part_of_the_model() -> None:
+    first = nn.Linear(8, 8)
+    model = nn.Sequential(first, nn.Tanh())
+    assert complaints(compiled(model), first(torch.randn(4, 8))) == 0

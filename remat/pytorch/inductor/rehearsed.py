@@ -77,7 +77,8 @@ class _AllocationCounter(TorchDispatchMode):
         del types
         results = func(*args, **(kwargs or {}))
         taken, made = (
-            [leaf for leaf in tree_leaves(of) if isinstance(leaf, Tensor)] for of in ((args, kwargs), results)
+            [part for leaf in tree_leaves(of) if isinstance(leaf, Tensor) for part in _with_storage(leaf)]
+            for of in ((args, kwargs), results)
         )
         before, new = ({storage_of(one): one.untyped_storage() for one in of} for of in (taken, made))
         self._alive = {key: entry for key, entry in self._alive.items() if not entry[0].expired()}
@@ -91,6 +92,11 @@ class _AllocationCounter(TorchDispatchMode):
                 work = call_bytes(str(func), arguments, written, stored, torch.get_num_threads())
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
+
+
+# A sparse gradient, as of an embedding, has no storage of its own.
+def _with_storage(tensor: Tensor) -> list[Tensor]:
+    return [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
 
 
 def _buffer(tensor: Tensor) -> Buffer:

@@ -18,6 +18,7 @@ import torch
 from remat.errors import CannotRebuild
 from remat.facts.graph import Graph
 from remat.pytorch.read.call_text import call_of
+from remat.pytorch.read.values import in_memory
 from remat.pytorch.seam.inductor_lowering import register_inductors_operators
 
 # Operators with the arguments (input, dim, index, ...).
@@ -56,6 +57,7 @@ def _tensor_mismatch(graph: Graph, value: int, result: Any) -> str:
     expected = f"{graph.dtypes[value]}{list(graph.shapes[value])}"
     if not isinstance(result, torch.Tensor):
         return "" if graph.dtypes[value] == "symint" else f"{type(result).__name__} instead of {expected}"
+    result = in_memory(result)
     got = f"{str(result.dtype).removeprefix('torch.')}{list(result.shape)}"
     return "" if got == expected else f"{got} instead of {expected}"
 

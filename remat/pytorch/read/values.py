@@ -41,6 +41,8 @@ class Values:
             for value in values:
                 # A comparison of types takes a quarter of the time of `isinstance`, which calls torch's metaclass.
                 tensor = value if type(value) is FakeTensor or isinstance(value, torch.Tensor) else None
+                if tensor is not None:
+                    tensor = in_memory(tensor)
                 if tensor is None or has_symbolic_shape(tensor):  # a symbolic shape has no hash
                     number.append(len(different))
                     different.append(_other(value) if tensor is None else _tensor(tensor, _is_noncontiguous(tensor)))
@@ -77,6 +79,11 @@ class _Kind(NamedTuple):
     noncontiguous: bool = False
     elements: int = 0
     unsaveable: str | None = None
+
+
+def in_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what a tensor takes in memory: itself, or, if it is sparse, its values; its indices take far less."""
+    return tensor._values() if tensor.is_sparse else tensor  # `values()` needs sorted indices
 
 
 def _tensor(value: torch.Tensor, noncontiguous: bool) -> _Kind:

@@ -161,9 +161,14 @@ def compiled_node(tensors: Sequence[Tensor]) -> Any:
     stack: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = set(stack)
     for node in stack:
-        if node.name() == "CompiledFunctionBackward":  # the name that AOTAutograd gives, whatever compiler it calls
+        if is_compiled(node):
             return node
         following = [source for source, _ in node.next_functions if source is not None and source not in seen]
         seen.update(following)
         stack.extend(following)
     return None
+
+
+def is_compiled(node: Any) -> bool:
+    """Tells whether a node of autograd is the backward pass of a compiled graph."""
+    return node.name() == "CompiledFunctionBackward"  # the name that AOTAutograd gives, whatever compiler it calls
