@@ -103,8 +103,8 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
                 optimizer.step()
         except Exception as error:
             raise InvalidOption(
-                f"optimizer must step without a closure, and without reading tensors, because a forecast has no data; "
-                f"{type(optimizer).__name__} does not: {error}"
+                f"optimizer must step without a closure, on dense gradients, and without reading tensors, because a "
+                f'forecast has no data; {type(optimizer).__name__} does not: {error}. Take another one, or "none"'
             ) from error
         peaks.append(live.most)
     state = sum({id(storage): storage.nbytes() for storage in _storages(optimizer)}.values())
