@@ -9,11 +9,12 @@ from torch import nn
 
 import remat
 from costmodels import RecomputeTime
-from remat import Graph
+from remat import Corpus, Graph
 from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
 from remat.improve import joint_effects as module
 from remat.improve.joint_effects import joint_effects
+from remat.improve.one_liners import one_liners
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.step_predictor import StepPredictor, predictor_on
 
@@ -72,3 +73,41 @@ def test_changes_in_different_layers_share_one_prediction(graph: Graph, monkeypa
     before, changed = changes_of(graph, near=False)
     assert len(joint_effects(predictor, before, changed)) == LAYERS - 2
     assert len(joint_effects(predictor, *changes_of(graph, near=True))) == 1
+
+
+class Twins(nn.Module):
+    """One kernel computes both of two values, which touch nothing in common."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x.sin()) * self.second(x.cos())
+
+
+def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = remat.capture(Twins(), torch.randn(128, 64))
+    predictor = predictor_on(graph, "h100")
+    assert predictor is not None
+    plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+    before = plans.legal(np.array([op.startswith("aten.addmm") for op in np.array(graph.ops)[graph.plannable]]))
+    twins = [plans.problem.index[name] for name in ("sin", "cos")]
+    changed = [[plans.also_saving(before, np.array([v]))] for v in twins]
+    expected = alone(graph, predictor, before, changed)
+    assert joint_effects(predictor, before, changed) == pytest.approx(dict(enumerate(expected)), abs=1e-6)
+    monkeypatch.setattr(module, "_VALUES", 0)
+    monkeypatch.setattr(module, "_STEPS", 1)
+    assert joint_effects(predictor, before, changed) == {}
+
+
+def test_a_change_alone_counts_kernels_that_compute_none_of_its_values() -> None:
+    graph = Corpus.open().graph("small-bert")
+    predictor = predictor_on(graph, "h100")
+    assert predictor is not None
+    plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+    saved = dict(one_liners(predictor.graph))["activation_memory_budget = 0.35"]
+    before = plans.legal(saved[graph.plannable])
+    changed = [plans.also_saving(before, np.array([plans.problem.index[name]])) for name in ("bmm_1", "addmm_1")]
+    expected = alone(graph, predictor, before, [[one] for one in changed])
+    assert [joint_effects(predictor, before, [[one]])[0] for one in changed] == pytest.approx(expected, abs=1e-6)

@@ -180,3 +180,52 @@ def test_what_made_the_arguments_is_no_part_of_the_model() -> None:
     first = nn.Linear(8, 8)
     model = nn.Sequential(first, nn.Tanh())
     assert complaints(compiled(model), first(torch.randn(4, 8))) == 0
+
+
+class FrozenBody(nn.Module):
+    """Its compiled part needs no gradients, so it has no node of autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 8)
+
+    @torch._dynamo.disable
+    def eager_head(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.eager_head(self.body(x).sin())
+
+
+def test_a_compiled_part_that_needs_no_gradients_is_not_called_nothing() -> None:
+    with pytest.warns(UserWarning, match=r"reads 2 of 2 parameters \(the first is head\.weight\)"):
+        compiled(FrozenBody())(torch.randn(4, 8))
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "select": lambda p: p[0],
+    "slice": lambda p: p[:4, 2:3],
+    "expand": lambda p: p[:1].expand(4, 8),
+    "unsqueeze": lambda p: p[:4].unsqueeze(0).squeeze(0),
+    "diagonal": lambda p: p.diagonal(),
+    "split": lambda p: p.split(4)[1],
+    "unbind": lambda p: p.unbind()[1],
+    "unfold": lambda p: p.unfold(0, 2, 2)[..., 0],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_a_parameter_is_not_read_eagerly(view: str) -> None:
+    """Behind a graph break, torch replays the view of a parameter; nothing is computed then."""
+
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.linear = nn.Parameter(torch.randn(8, 8)), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            row, y = VIEWS[view](self.table), self.linear(x)
+            torch._dynamo.graph_break()
+            return y * row
+
+    assert complaints(compiled(Table()), torch.randn(4, 8)) == 0

@@ -2,14 +2,17 @@
 
 To predict a step takes long. So changes that touch different values are made together, and the kernels of the step are
 compared with those of the plan before. Kernels that differ and compute the same values belong together, and what they
-add to the time is the effect of the change that touches these values. If two changes meet in such a group, each of
-them is predicted alone, as long as predictions are cheap.
+add to the time is the effect of the change that touches these values; if none does, of the nearest one. If two changes
+meet in such a group, or if no kernel tells of a change, each of them is predicted alone, as long as predictions are
+cheap.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+
+import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray
@@ -37,24 +40,23 @@ def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Se
     Raises:
         OutOfTime: the search is over (`remat.improve.progress`).
     """
-    kernels = predictor.kernels(predictor.graph.for_all_values(before.saved))
-    effects, waiting, ambiguous = dict[int, float](), [*range(len(changed))], set[int]()
-    for _ in range(max(_STEPS, _VALUES // len(predictor.graph))):
-        if not waiting:
+    graph = predictor.graph
+    kernels = predictor.kernels(graph.for_all_values(before.saved))
+    effects, waiting, alone = dict[int, float](), [*range(len(changed))], set[int]()
+    for _ in range(max(_STEPS, _VALUES // len(graph))):
+        first_only = waiting and waiting[0] in alone
+        together, saved = _made_together(predictor, before, changed, waiting[:1] if first_only else waiting)
+        if not together:
             break
         go_on()
-        together, saved = _disjoint(predictor, before, changed, waiting[:1] if waiting[0] in ambiguous else waiting)
-        differences = _differences(predictor, kernels, predictor.kernels(predictor.graph.for_all_values(saved)))
-        for i, touched in together.items():
-            own = [(values, ns) for values, ns in differences if touched & values]
-            if all(others is touched or others.isdisjoint(values) for others in together.values() for values, _ in own):
-                effects[i] = sum(ns for _, ns in own)
-        ambiguous.update(unknown := [i for i in together if i not in effects])
-        waiting = [*(i for i in waiting if i not in together), *unknown]
+        own, unclear = _own_effects(together, predictor, kernels, predictor.kernels(graph.for_all_values(saved)))
+        effects |= {i: ns for i, ns in own.items() if i not in unclear}
+        alone |= (unclear | together.keys()) - effects.keys()
+        waiting = [*(i for i in waiting if i not in together), *(i for i in together if i not in effects)]
     return effects
 
 
-def _disjoint(
+def _made_together(
     predictor: StepPredictor, before: Choice, changed: Sequence[Sequence[Choice]], waiting: Sequence[int]
 ) -> tuple[dict[int, set[int]], BoolArray]:
     """Chooses changes that touch different values; returns these values for each, and what is saved after all."""
@@ -62,11 +64,32 @@ def _disjoint(
     for i in waiting:
         for choice in changed[i]:
             touched = _touched(predictor, before, choice)
-            if all(touched.isdisjoint(others) for others in together.values()):
+            if touched and all(touched.isdisjoint(others) for others in together.values()):
                 together[i] = touched
                 saved ^= choice.saved ^ before.saved
                 break
     return together, saved
+
+
+def _own_effects(
+    together: dict[int, set[int]], predictor: StepPredictor, before: Sequence[Kernel], after: Sequence[Kernel]
+) -> tuple[dict[int, float], set[int]]:
+    """Returns how much longer the kernels of each change take, and the changes that cannot be told from others."""
+    if len(together) == 1:
+        return dict.fromkeys(together, predictor.ns_of(after) - predictor.ns_of(before)), set()
+    own, unclear = dict[int, float](), set[int]()
+    for values, ns in _differences(predictor, before, after):
+        touching = [i for i, touched in together.items() if touched & values]
+        # A change can also split kernels that compute none of its values.
+        nearest = touching or [min(together, key=lambda i: _distance(together[i], values))]
+        own[nearest[0]] = own.get(nearest[0], 0.0) + ns
+        unclear.update(nearest if len(nearest) > 1 else ())
+    return own, unclear
+
+
+# How far apart two sets of values are in the order of the graph.
+def _distance(some: set[int], others: set[int]) -> int:
+    return int(abs(np.subtract.outer([*some], [*others])).min())
 
 
 def _touched(predictor: StepPredictor, before: Choice, after: Choice) -> set[int]:

@@ -58,7 +58,7 @@ class StepPredictor:
         """Models the time in nanoseconds of the step that saves these values, a mask (n,) over the graph."""
         key = np.packbits(saved).tobytes()
         if key not in self._ns:
-            self.kernels(saved)
+            self._ns[key] = self.ns_of(self.kernels(saved))
         return self._ns[key]
 
     def ns_of(self, kernels: Sequence[Kernel]) -> float:
@@ -66,13 +66,9 @@ class StepPredictor:
         return self._clock.time(kernels).ns
 
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
-        """Predicts the kernels of the step that saves these values, and stores the step's time for `ns`."""
-        key = np.packbits(saved).tobytes()
-        if self._last is not None and self._last[0] == key:
-            return self._last[1]
-        kernels = self._memory.kernels(saved)
-        self._ns[key] = self.ns_of(kernels)
-        return kernels
+        """Predicts the kernels of the step that saves these values; a second call predicts them again."""
+        last = self._last  # other threads may predict, too
+        return last[1] if last is not None and last[0] == np.packbits(saved).tobytes() else self._memory.kernels(saved)
 
     def peak(self, saved: BoolArray) -> int:
         """Predicts the most bytes alive in the step that saves these values, and stores the step's time for `ns`."""
@@ -83,11 +79,12 @@ class StepPredictor:
 
     def timeline(self, saved: BoolArray) -> Timeline:
         """Predicts the live bytes of the step that saves these values, and stores the step's time for `ns`."""
-        key = np.packbits(saved).tobytes()
-        if self._last is None or self._last[0] != key:
-            self._last = (key, *self._memory.kernels_and_timeline(saved))
-            self._ns[key] = self.ns_of(self._last[1])
-        return self._last[2]
+        last, key = self._last, np.packbits(saved).tobytes()
+        if last is None or last[0] != key:
+            last = (key, *self._memory.kernels_and_timeline(saved))
+            self._ns[key] = self.ns_of(last[1])
+            self._last = last
+        return last[2]
 
 
 def predictor_for(graph: Graph, cost_model: CostModel, exchanged: Exchanged = ALONE) -> StepPredictor | None:

@@ -56,7 +56,7 @@ class ByCost:
         """
         return [choices[0].cost(self.problem) - before.cost(self.problem) for choices in changed]
 
-    def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
+    def seems_worse(self, choice: Choice, best: Choice) -> bool:
         """Says whether a choice costs more than the best one."""
         return self.of(choice) > self.of(best)
 
@@ -94,7 +94,7 @@ class ByStepTime(ByCost):
         cost = before.cost(priced)
         return [predicted.get(i, choices[0].cost(priced) - cost) for i, choices in enumerate(changed)]
 
-    def is_surely_worse(self, choice: Choice, best: Choice) -> bool:
+    def seems_worse(self, choice: Choice, best: Choice) -> bool:
         """Says whether a choice is slower than the best one by its repeated library calls alone, whatever fuses."""
         repeated, best_repeated = (float(self._call_ns[one.recomputed].sum()) for one in (choice, best))
         return repeated - best_repeated > _SLACK * self.of(best)
@@ -122,7 +122,7 @@ class ByStepTime(ByCost):
         best, limited = additive, replace(self.problem, budget_bytes=limit_bytes)
         with suppress(OutOfTime):
             for choice in self._within_saved(limit_bytes):
-                if choice.keeps_budget(limited) and not self.is_surely_worse(choice, best):
+                if choice.keeps_budget(limited) and not self.seems_worse(choice, best):
                     go_on()
                     best = min(best, choice, key=self.of)
         return best

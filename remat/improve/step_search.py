@@ -272,7 +272,7 @@ class StepPlans:
     def _try_one_liners(self, limit_bytes: int) -> None:
         for choice in self._one_liners_near(limit_bytes):
             best = self._best(limit_bytes)
-            if best is None or not self._ranking.is_surely_worse(choice, best.choice):
+            if best is None or not self._ranking.seems_worse(choice, best.choice):
                 self._plan(choice, "one-liner")
 
     def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:

@@ -2,7 +2,8 @@
 
 Dynamo runs some functions eagerly without a warning. The autograd graph of a call's results shows it: compiled graphs
 have nodes of their own there, also those that were compiled before, by this process or in torch's caches. If there is
-no such node, nothing was compiled. If an eager node reads a parameter, a part of the model runs eagerly.
+no such node, and the call compiled nothing, all of it ran eagerly. If an eager node reads a parameter, a part of the
+model ran eagerly.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ def warn_if_skipped(
 ) -> Callable[..., Any]:
     """Makes a compiled model warn if its first call that needs gradients runs eagerly, or uses parameters eagerly.
 
-    There is no warning if the eager part of a model has no parameters.
+    There is no warning if the eager part of a model has no parameters, or if these are not known: only those of an
+    `nn.Module` and of its methods are.
 
     Args:
         compiled: the result of `torch.compile` for the model. A module is changed in place until that first call.
@@ -43,11 +45,13 @@ def warn_if_skipped(
         if not pending or torch.compiler.is_dynamo_compiling() or not torch.is_grad_enabled():
             return run(*args, **kwargs)
         before = graphs_compiled()
+        # What other models made of the arguments is no part of this one. A call may change an argument.
+        ends = {leaf.grad_fn for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)} - {None}
         result = run(*args, **kwargs)
-        made = _new_tensors(result, model, (args, kwargs))
-        if made or graphs_compiled() != before:
+        made, compiles = _new_tensors(result, model, (args, kwargs)), graphs_compiled() != before
+        if made or compiles:
             pending = False
-        if made and (part := _eager_part(made, model, (args, kwargs))):
+        if made and (part := _eager_part(made, model, ends, compiles=compiles)):
             told = f"{part}. Dynamo skips, for example, {DYNAMO_SKIPS}"
             note(told)
             warnings.warn(told, stacklevel=2)
@@ -61,49 +65,47 @@ def warn_if_skipped(
     return compiled
 
 
-def _eager_part(made: list[Tensor], model: Callable[..., Any], args: Any) -> str:
-    if compiled_node(made) is None:
+def _eager_part(made: list[Tensor], model: Callable[..., Any], ends: set[Any], *, compiles: bool) -> str:
+    if compiled_node(made) is None and not compiles:
         return f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it"
     module = getattr(model, "__self__", model)
-    named = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-    read = _read_eagerly(made, [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)])
-    eager = [name for name, parameter in named.items() if any(parameter is leaf for leaf in read)]
-    if not eager:
+    parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
+    leaves = _read_eagerly(made, ends)
+    names = [name for name, parameter in parameters.items() if any(parameter is leaf for leaf in leaves)]
+    if not names:
         return ""
-    count = sum(parameter.requires_grad for parameter in named.values())
+    count = sum(parameter.requires_grad for parameter in parameters.values())
     return (
-        f"a part of {name_of(model)} runs eagerly, without a plan, and reads {len(eager)} of {count} parameters "
-        f"(the first is {eager[0]}): no prediction or budget counts what that part saves"
+        f"a part of {name_of(model)} runs eagerly, without a plan, and reads {len(names)} of {count} parameters "
+        f"(the first is {names[0]}): no prediction or budget counts what that part saves"
     )
 
 
-# Leaves of the autograd graph that an eager operator reads, behind views and casts. The search ends at the arguments:
-# what other models made of them is no part of this one.
-def _read_eagerly(made: list[Tensor], args: list[Tensor]) -> list[Tensor]:
-    ends = {tensor.grad_fn for tensor in args if tensor.grad_fn is not None}
+# Leaves of the autograd graph that an eager operator reads, behind views and casts. The search ends at `ends`.
+def _read_eagerly(made: list[Tensor], ends: set[Any]) -> list[Tensor]:
     stack: list[tuple[Any, bool]] = [(tensor.grad_fn, False) for tensor in made]
-    seen, found = set(stack), list[Tensor]()
+    seen, leaves = set(stack), list[Tensor]()
     for node, below_eager in stack:
         if node in ends:
             continue
-        if (leaf := getattr(node, "variable", None)) is not None:
-            found += [leaf] if below_eager else []
+        if node.name().endswith("AccumulateGrad"):
+            leaves += [node.variable] if below_eager else []
             continue
-        is_eager = below_eager if _moves(node) else not is_compiled(node)
+        is_eager = below_eager if _only_moves(node) else not is_compiled(node)
         following = {(source, is_eager) for source, _ in node.next_functions if source is not None}
         stack += following - seen
         seen |= following
-    return found
+    return leaves
 
 
-# Whether a node only reshapes or casts, as of a parameter before it is read.
-def _moves(node: Any) -> bool:
-    return node.name().rstrip("0123456789") in _MOVES
+# Whether a node only takes a view or casts, as of a parameter before it is read.
+def _only_moves(node: Any) -> bool:
+    return node.name().rstrip("0123456789").removesuffix("Backward") in _MOVES
 
 
 _MOVES = {
-    f"{name}Backward"
-    for name in ("T", "Transpose", "Permute", "View", "UnsafeView", "Expand", "AsStrided", "Alias", "ToCopy")
+    *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "Alias", "AsStrided", "ToCopy"),
+    *("Select", "Slice", "Narrow", "Split", "SplitWithSizes", "Unbind", "Unfold", "Diagonal", "Squeeze", "Unsqueeze"),
 }
 
 
