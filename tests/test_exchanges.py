@@ -59,7 +59,8 @@ class Toy:
     def timeline(self, choice: Choice) -> Any:
         names = np.array(self.plans.problem.names)[choice.saved]
         alive = [SimpleNamespace(name=n, bytes=BYTES, why="saved") for n in names]
-        return SimpleNamespace(peak_tensors=alive, at_forward_end=BYTES * len(names))
+        peak_bytes = max(self.at_least, BYTES * len(names))
+        return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=BYTES * len(names))
 
     def exchanges(self, limit_bytes: int) -> Exchanges:
         return Exchanges(self.plans, self.plan, self, self.timeline, self.classes, limit_bytes)
@@ -111,7 +112,8 @@ class TwoMoments(Toy):
         sizes = dict.fromkeys(dear, BYTES) | dict.fromkeys(cheap[len(cheap) // 2 :], 2 * BYTES)
         names = self.plans.problem.names
         alive = [SimpleNamespace(name=names[v], bytes=sizes[v], why="saved") for v in sizes if choice.saved[v]]
-        return SimpleNamespace(peak_tensors=alive, at_forward_end=BYTES * sum(self.saved(choice).values()))
+        peak_bytes = max(BYTES * self.saved(choice)["cheap"], sum(t.bytes for t in alive))
+        return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=peak_bytes)
 
 
 def test_what_was_recomputed_already_does_not_pay_again() -> None:

@@ -50,6 +50,7 @@ class Change:
         values: (m,) positions of the values that change, in the order of the forward pass.
         saves: whether they are saved from then on; if not, they are recomputed.
         ns: the step time after the change, minus the one before; in the unit of the rank, if plans are ranked by cost.
+            An estimate is that of one value, times the number of values.
         peak_bytes: the peak after the change, minus the one before.
         is_predicted: whether both effects were predicted for all values together; if not, they are estimates.
     """
@@ -233,7 +234,8 @@ class Exchanges:
         ]
         effects = self._ranking.effects(best.choice, changed)
         # What is saved is alive between the passes, where there may be room; the peak may rise elsewhere, too.
-        room = best.peak_bytes - self._timeline(best.choice).at_forward_end
+        line = self._timeline(best.choice)
+        room = line.peak_bytes - line.at_forward_end
         freed = self._saved_at_peak(best.choice)
         return [
             Change(values, saves, len(values) * ns, max(more - room, 0) if saves else -int(freed[values].sum()))

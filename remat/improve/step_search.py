@@ -68,8 +68,8 @@ _ENOUGH = 0.01
 _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
-# The best plan is mixed with this many better ones, and the way between the two is halved this often.
-_MIXED, _HALVINGS = 1, 5
+# The way between two plans is halved this often to mix them.
+_HALVINGS = 5
 
 
 class StepPlans:
@@ -306,8 +306,8 @@ class StepPlans:
 
         above = (plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes)
         better = [plan for plan in above if self._ranking.of(plan.choice) < (1 - _PAYS) * rank]
-        for plan in sorted(better, key=gain, reverse=True)[:_MIXED]:
-            self._mix(best, plan, limit_bytes)
+        if better:
+            self._mix(best, max(better, key=gain), limit_bytes)
 
     def _mix(self, within: PeakPlan, above: PeakPlan, limit_bytes: int) -> None:
         """Mixes two plans: one within the limit up to some value, a better one after it, as far as the limit allows.
