@@ -46,7 +46,8 @@ def test_a_report_without_graphs_names_graph_breaks() -> None:
 
     step = remat.compile(Broken(), codegen=False)
     step(batch()).sum().backward()
-    assert "graph breaks left nothing to plan: TORCH_LOGS=graph_breaks" in str(step.report())
+    with_reason = r"Dynamo compiled nothing of it.* graph break.*TORCH_LOGS=graph_breaks says why"
+    assert re.search(with_reason, str(step.report()))
 
 
 def test_a_report_says_what_is_kept_for_real() -> None:

@@ -21,7 +21,7 @@ from remat.predict.buffers.workspaces import call_bytes, gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.pytorch.inductor.call_workspaces import measured_bytes
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.seam.torch_names import TorchDispatchMode, storage_of, tree_leaves
+from remat.pytorch.seam.torch_names import TorchDispatchMode, storage_of, stored_parts, tree_leaves
 from remat.pytorch.seam.written_code import written_code
 
 
@@ -77,7 +77,7 @@ class _AllocationCounter(TorchDispatchMode):
         del types
         results = func(*args, **(kwargs or {}))
         taken, made = (
-            [part for leaf in tree_leaves(of) if isinstance(leaf, Tensor) for part in _with_storage(leaf)]
+            [part for leaf in tree_leaves(of) if isinstance(leaf, Tensor) for part in stored_parts(leaf)]
             for of in ((args, kwargs), results)
         )
         before, new = ({storage_of(one): one.untyped_storage() for one in of} for of in (taken, made))
@@ -92,11 +92,6 @@ class _AllocationCounter(TorchDispatchMode):
                 work = call_bytes(str(func), arguments, written, stored, torch.get_num_threads())
         self.most_bytes = max(self.most_bytes, work + sum(size for _, size in self._alive.values()))
         return results
-
-
-# A sparse gradient, as of an embedding, has no storage of its own.
-def _with_storage(tensor: Tensor) -> list[Tensor]:
-    return [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
 
 
 def _buffer(tensor: Tensor) -> Buffer:

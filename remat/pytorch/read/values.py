@@ -12,7 +12,7 @@ import torch
 
 from remat.facts.columns import BoolArray, IntArray, frozen
 from remat.pytorch.seam.fakes import hint
-from remat.pytorch.seam.torch_names import FakeTensor, has_symbolic_shape, torch_functions_disabled
+from remat.pytorch.seam.torch_names import FakeTensor, has_symbolic_shape, stored_parts, torch_functions_disabled
 
 # A symbolic integer is passed to the backward pass as a Python number.
 _SYMBOL_BYTES = 8
@@ -83,7 +83,7 @@ class _Kind(NamedTuple):
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
     """Returns what a tensor takes in memory: itself, or, if it is sparse, its values; its indices take far less."""
-    return tensor._values() if tensor.is_sparse else tensor  # `values()` needs sorted indices
+    return stored_parts(tensor)[-1]
 
 
 def _tensor(value: torch.Tensor, noncontiguous: bool) -> _Kind:

@@ -132,6 +132,14 @@ def storage_of(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def stored_parts(tensor: Tensor) -> list[Tensor]:
+    """Returns the tensors that hold a tensor's memory: the tensor itself; the indices and values of a sparse one.
+
+    The public `values` of a sparse tensor needs sorted indices.
+    """
+    return [tensor._indices(), tensor._values()] if tensor.is_sparse else [tensor]
+
+
 def storage_number(value: object) -> int | None:
     """Returns `storage_of(value)`; None if the value has no storage, like a sparse tensor."""
     try:
