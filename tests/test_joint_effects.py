@@ -36,14 +36,33 @@ def graph() -> Graph:
     return remat.capture(model, torch.randn(128, 64, requires_grad=True))
 
 
+def h100(graph: Graph) -> StepPredictor:
+    predictor = predictor_on(graph, "h100")
+    assert predictor is not None
+    return predictor
+
+
+def plans_of(graph: Graph) -> PeakPlans:
+    return PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+
+
+def saving_products(graph: Graph, plans: PeakPlans) -> Choice:
+    return plans.legal(np.array([graph.ops[v].startswith("aten.addmm") for v in graph.plannable]))
+
+
+def one_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_VALUES", 0)
+    monkeypatch.setattr(module, "_STEPS", 1)
+
+
 def changes_of(graph: Graph, *, near: bool) -> tuple[Choice, list[list[Choice]]]:
     """Returns a plan that saves the products alone, and plans that save one more value each.
 
     All of these values belong to one layer if `near`; if not, each has a layer of its own.
     """
-    plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+    plans = plans_of(graph)
     ops = np.array(graph.ops)[graph.plannable]
-    before = plans.legal(np.array([op.startswith("aten.addmm") for op in ops]))
+    before = saving_products(graph, plans)
     pointwise = [np.flatnonzero([op.startswith(f"aten.{name}.") for op in ops])[:LAYERS] for name in ("sin", "tanh")]
     values = [of[2] for of in pointwise] if near else [pointwise[i % 2][i] for i in range(1, LAYERS - 1)]
     return before, [[plans.also_saving(before, np.array([v]))] for v in values]
@@ -56,8 +75,7 @@ def alone(graph: Graph, predictor: StepPredictor, before: Choice, changed: list[
 
 @pytest.mark.parametrize("near", [False, True])
 def test_each_effect_is_that_of_the_change_alone(graph: Graph, near: bool) -> None:
-    predictor = predictor_on(graph, "h100")
-    assert predictor is not None
+    predictor = h100(graph)
     before, changed = changes_of(graph, near=near)
     expected = alone(graph, predictor, before, changed)
     effects = joint_effects(predictor, before, changed)
@@ -66,10 +84,8 @@ def test_each_effect_is_that_of_the_change_alone(graph: Graph, near: bool) -> No
 
 
 def test_changes_in_different_layers_share_one_prediction(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor = predictor_on(graph, "h100")
-    assert predictor is not None
-    monkeypatch.setattr(module, "_VALUES", 0)
-    monkeypatch.setattr(module, "_STEPS", 1)
+    predictor = h100(graph)
+    one_step_only(monkeypatch)
     before, changed = changes_of(graph, near=False)
     assert len(joint_effects(predictor, before, changed)) == LAYERS - 2
     assert len(joint_effects(predictor, *changes_of(graph, near=True))) == 1
@@ -88,24 +104,21 @@ class Twins(nn.Module):
 
 def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = remat.capture(Twins(), torch.randn(128, 64))
-    predictor = predictor_on(graph, "h100")
-    assert predictor is not None
-    plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
-    before = plans.legal(np.array([op.startswith("aten.addmm") for op in np.array(graph.ops)[graph.plannable]]))
+    predictor = h100(graph)
+    plans = plans_of(graph)
+    before = saving_products(graph, plans)
     twins = [plans.problem.index[name] for name in ("sin", "cos")]
     changed = [[plans.also_saving(before, np.array([v]))] for v in twins]
     expected = alone(graph, predictor, before, changed)
     assert joint_effects(predictor, before, changed) == pytest.approx(dict(enumerate(expected)), abs=1e-6)
-    monkeypatch.setattr(module, "_VALUES", 0)
-    monkeypatch.setattr(module, "_STEPS", 1)
+    one_step_only(monkeypatch)
     assert joint_effects(predictor, before, changed) == {}
 
 
 def test_a_change_alone_counts_kernels_that_compute_none_of_its_values() -> None:
     graph = Corpus.open().graph("small-bert")
-    predictor = predictor_on(graph, "h100")
-    assert predictor is not None
-    plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+    predictor = h100(graph)
+    plans = plans_of(graph)
     saved = dict(one_liners(predictor.graph))["activation_memory_budget = 0.35"]
     before = plans.legal(saved[graph.plannable])
     changed = [plans.also_saving(before, np.array([plans.problem.index[name]])) for name in ("bmm_1", "addmm_1")]

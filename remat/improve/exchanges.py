@@ -115,8 +115,9 @@ class Exchanges:
         classes: IntArray,
         limit_bytes: int,
     ) -> None:
-        self._plans, self._plan, self._ranking, self._timeline = plans, plan, ranking, timeline
-        self._rank, self._classes, self._limit_bytes = ranking.of, classes, limit_bytes
+        self._plans, self._plan, self._timeline = plans, plan, timeline
+        self._rank, self._effects = ranking.of, ranking.effects
+        self._classes, self._limit_bytes = classes, limit_bytes
 
     def improved(self, best: PeakPlan) -> PeakPlan:
         """Returns the plan, which keeps the limit, after all exchanges that make its step faster."""
@@ -203,13 +204,13 @@ class Exchanges:
 
     def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
         """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
-        bytes_of = self._saved_at_peak(plan.choice)
+        bytes_of = self._saved_at_peak(plan.choice, self._timeline(plan.choice))
         drops = (payer.of(bytes_of[payer.values] > 0) for payer in payers if not payer.saves)
         freed = (replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values))
         return sorted(freed, key=lambda drop: drop.ns_per_byte)
 
-    def _saved_at_peak(self, choice: Choice) -> IntArray:
-        alive = {t.name: t.bytes for t in self._timeline(choice).peak_tensors if t.why == "saved"}
+    def _saved_at_peak(self, choice: Choice, line: Timeline) -> IntArray:
+        alive = {t.name: t.bytes for t in line.peak_tensors if t.why == "saved"}
         bytes_of = np.array([alive.get(name, 0) for name in self._plans.problem.names])
         return np.where(choice.saved, bytes_of, 0)
 
@@ -232,11 +233,11 @@ class Exchanges:
             [self._changed(best.choice, values[[at]], saves) for at in _places(len(values))]
             for values, saves, _ in chosen
         ]
-        effects = self._ranking.effects(best.choice, changed)
+        effects = self._effects(best.choice, changed)
         # What is saved is alive between the passes, where there may be room; the peak may rise elsewhere, too.
         line = self._timeline(best.choice)
         room = line.peak_bytes - line.at_forward_end
-        freed = self._saved_at_peak(best.choice)
+        freed = self._saved_at_peak(best.choice, line)
         return [
             Change(values, saves, len(values) * ns, max(more - room, 0) if saves else -int(freed[values].sum()))
             for (values, saves, more), ns in zip(chosen, effects, strict=True)

@@ -66,8 +66,8 @@ class StepPredictor:
         return self._clock.time(kernels).ns
 
     def kernels(self, saved: BoolArray) -> tuple[Kernel, ...]:
-        """Predicts the kernels of the step that saves these values; a second call predicts them again."""
-        last = self._last  # other threads may predict, too
+        """Predicts the kernels of the step that saves these values; only those of the last timeline are stored."""
+        last = self._last  # another thread may replace it
         return last[1] if last is not None and last[0] == np.packbits(saved).tobytes() else self._memory.kernels(saved)
 
     def peak(self, saved: BoolArray) -> int:

@@ -95,7 +95,7 @@ class ByStepTime(ByCost):
         return [predicted.get(i, choices[0].cost(priced) - cost) for i, choices in enumerate(changed)]
 
     def seems_worse(self, choice: Choice, best: Choice) -> bool:
-        """Says whether a choice is slower than the best one by its repeated library calls alone, whatever fuses."""
+        """Says whether a choice repeats library calls that take much longer than those that the best one repeats."""
         repeated, best_repeated = (float(self._call_ns[one.recomputed].sum()) for one in (choice, best))
         return repeated - best_repeated > _SLACK * self.of(best)
 

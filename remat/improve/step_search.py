@@ -100,7 +100,6 @@ class StepPlans:
         self._at_prices = [plans, *(plans.at_prices_of(one) for one in others)]
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
-        self._timelines: dict[bytes, Timeline] = {}  # of the last plan whose timeline was asked for
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -265,9 +264,7 @@ class StepPlans:
             peak_at(near * step)
 
     def _timeline(self, choice: Choice) -> Timeline:
-        if choice.key not in self._timelines:
-            self._timelines = {choice.key: self._step.timeline(self._graph.for_all_values(choice.saved))}
-        return self._timelines[choice.key]
+        return self._step.timeline(self._graph.for_all_values(choice.saved))
 
     def _try_one_liners(self, limit_bytes: int) -> None:
         for choice in self._one_liners_near(limit_bytes):

@@ -101,7 +101,7 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
         try:
             with live:
                 optimizer.step()
-        except Exception as error:
+        except Exception as error:  # whatever its author raises
             raise InvalidOption(
                 f"optimizer must step without a closure, on dense gradients, and without reading tensors, because a "
                 f'forecast has no data; {type(optimizer).__name__} does not: {error}. Take another one, or "none"'

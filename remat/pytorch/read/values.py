@@ -40,9 +40,7 @@ class Values:
         with torch_functions_disabled():
             for value in values:
                 # A comparison of types takes a quarter of the time of `isinstance`, which calls torch's metaclass.
-                tensor = value if type(value) is FakeTensor or isinstance(value, torch.Tensor) else None
-                if tensor is not None:
-                    tensor = in_memory(tensor)
+                tensor = in_memory(value) if type(value) is FakeTensor or isinstance(value, torch.Tensor) else None
                 if tensor is None or has_symbolic_shape(tensor):  # a symbolic shape has no hash
                     number.append(len(different))
                     different.append(_other(value) if tensor is None else _tensor(tensor, _is_noncontiguous(tensor)))

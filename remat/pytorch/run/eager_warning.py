@@ -48,13 +48,13 @@ def warn_if_skipped(
         # What other models made of the arguments is no part of this one. A call may change an argument.
         ends = {leaf.grad_fn for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)} - {None}
         result = run(*args, **kwargs)
-        made, compiles = _new_tensors(result, model, (args, kwargs)), graphs_compiled() != before
-        if made or compiles:
+        new_tensors, compiles = _new_tensors(result, model, (args, kwargs)), graphs_compiled() != before
+        if new_tensors or compiles:
             pending = False
-        if made and (part := _eager_part(made, model, ends, compiles=compiles)):
-            told = f"{part}. Dynamo skips, for example, {DYNAMO_SKIPS}"
-            note(told)
-            warnings.warn(told, stacklevel=2)
+        if new_tensors and (part := _eager_part(new_tensors, model, ends, compiles=compiles)):
+            message = f"{part}. Dynamo skips, for example, {DYNAMO_SKIPS}"
+            note(message)
+            warnings.warn(message, stacklevel=2)
         if not pending and isinstance(compiled, nn.Module) and compiled.forward is first:
             compiled.forward = run
         return result
@@ -65,12 +65,12 @@ def warn_if_skipped(
     return compiled
 
 
-def _eager_part(made: list[Tensor], model: Callable[..., Any], ends: set[Any], *, compiles: bool) -> str:
-    if compiled_node(made) is None and not compiles:
+def _eager_part(outputs: list[Tensor], model: Callable[..., Any], ends: set[Any], *, compiles: bool) -> str:
+    if compiled_node(outputs) is None and not compiles:
         return f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it"
     module = getattr(model, "__self__", model)
     parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-    leaves = _read_eagerly(made, ends)
+    leaves = _leaves_read_eagerly(outputs, ends)
     names = [name for name, parameter in parameters.items() if any(parameter is leaf for leaf in leaves)]
     if not names:
         return ""
@@ -82,9 +82,9 @@ def _eager_part(made: list[Tensor], model: Callable[..., Any], ends: set[Any], *
 
 
 # Leaves of the autograd graph that an eager operator reads, behind views and casts. The search ends at `ends`.
-def _read_eagerly(made: list[Tensor], ends: set[Any]) -> list[Tensor]:
-    stack: list[tuple[Any, bool]] = [(tensor.grad_fn, False) for tensor in made]
-    seen, leaves = set(stack), list[Tensor]()
+def _leaves_read_eagerly(outputs: list[Tensor], ends: set[Any]) -> list[Tensor]:
+    stack: list[tuple[Any, bool]] = [(tensor.grad_fn, False) for tensor in outputs]
+    visited, leaves = set(stack), list[Tensor]()
     for node, below_eager in stack:
         if node in ends:
             continue
@@ -93,8 +93,8 @@ def _read_eagerly(made: list[Tensor], ends: set[Any]) -> list[Tensor]:
             continue
         is_eager = below_eager if _only_moves(node) else not is_compiled(node)
         following = {(source, is_eager) for source, _ in node.next_functions if source is not None}
-        stack += following - seen
-        seen |= following
+        stack += following - visited
+        visited |= following
     return leaves
 
 

@@ -52,7 +52,9 @@ def _missed_share(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> d
     if got_bytes <= asked_bytes:
         return {}
     got = f"{human_bytes(got_bytes)}, {got_bytes / max(all_bytes, 1):.0%}"
-    what = {"saved": "what PyTorch's default plan saves", "peak": "the predicted peak of PyTorch's default plan"}[of]
+    what, takes = {
+        "saved": ("what PyTorch's default plan saves", "takes"),
+        "peak": ("the predicted peak of PyTorch's default plan", "is predicted to take"),
+    }[of]
     asked = f"{float(share):.0%} of {what} ({human_bytes(asked_bytes)})"
-    takes = {"saved": "takes", "peak": "is predicted to take"}[of]
     return {of: f"{asked} was asked for, but a graph of the model {takes} {got}: {_WHY[of]}"}
