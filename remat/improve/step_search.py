@@ -144,6 +144,7 @@ class StepPlans:
             self._mix_with_better(least, before)
             for start in self._apart():
                 lowered(start, self._plans, self._plan, self._timeline, self._classes)
+        self._search(self._lowest.peak_bytes)  # exchanges lower the peak, too, mostly by less
 
     def _apart(self) -> list[PeakPlan]:
         """Returns a few plans of the lowest peaks, of plans with nearly the same peak only the fastest one."""
