@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from commands import answer, run
+from depth import deep_except
 from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
@@ -74,7 +75,7 @@ def calls_of_one_step(seed: int, calls: int) -> Graph:
     return g.build()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", deep_except([3], range(4)))
 @pytest.mark.parametrize("calls", [2, 3])
 def test_a_peak_with_calls_in_flight_is_that_of_so_many_calls_in_one_graph(calls: int, seed: int) -> None:
     """Of every plan; and plans for limits keep them, with bounds that hold."""
