@@ -20,9 +20,7 @@ from torch.distributed.pipelining import schedules
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
-from remat import Graph, GraphBuilder, InvalidOption
-from remat.answer.choice import Choice
-from remat.answer.plan import Plan
+from remat import Choice, Graph, GraphBuilder, InvalidOption, Plan
 from remat.predict.in_flight import accumulated_bytes, argument_bytes, peak_in_flight
 from remat.predict.memory import simulate
 from remat.predict.pipeline_schedule import PipelineSchedule

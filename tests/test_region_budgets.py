@@ -18,9 +18,8 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat import Graph, Infeasible, InvalidOption, Plan, UnsupportedProblem, solve
-from remat.errors import InvalidProblem
 from remat.improve.byte_budgets import default_plan, rows_of, saved_limit
-from remat.plugin import Terms
+from remat.plugin import InvalidProblem, Terms
 from remat.pytorch.measure.saved import saved_activations
 from remat.testing import graphs
 

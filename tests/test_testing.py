@@ -13,13 +13,10 @@ from depth import deeper, examples
 from helpers import CONFIGURED, each, every_plan
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from remat import CostModel, Graph, Plan, Problem, Solution, TerminationReason, solve
-from remat.answer.choice import Choice
-from remat.answer.network import SINK, SOURCE, Network, Sides
+from remat import Choice, CostModel, Graph, Plan, Problem, Solution, TerminationReason, solve
 from remat.answer.registry import costmodel_class, costmodel_names
 from remat.answer.solution import ClaimedBound
-from remat.plugin import Bans, Feature, FlowSolver, Solver, Termination, Terms
-from remat.problem.budget_row import BudgetRow
+from remat.plugin import SINK, SOURCE, Bans, BudgetRow, Feature, FlowSolver, Network, Sides, Solver, Termination, Terms
 from remat.problem.feasibility import check_feasible, forced_values
 from remat.testing import check_cost_model, check_solver, dags, graphs, problems
 from solvers import Exhaustive
