@@ -167,7 +167,6 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_calls_in_flight_keep_a_budget_of_saved_memory_and_are_planned_once(searched: list[int]) -> None:
-    torch.compiler.reset()
     model, inputs = stage(), [torch.randn(ROWS, WIDTH) for _ in range(6)]
     budget = 500_000
     step = remat.compile(model, cost_model=MemoryBudget(budget, in_flight=3), codegen=False)
@@ -185,7 +184,6 @@ def test_calls_in_flight_keep_a_budget_of_saved_memory_and_are_planned_once(sear
 
 def test_calls_in_flight_keep_a_limit_of_the_peak(searched: list[int]) -> None:
     """With gradients that earlier microbatches left, as torch's allocator counts it."""
-    torch.compiler.reset()
     model, inputs = stage(), [torch.randn(ROWS, WIDTH) for _ in range(6)]
     limit = 900_000
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak", in_flight=3))
@@ -220,7 +218,6 @@ class InTwoGraphs(nn.Module):
 @pytest.mark.parametrize("of", ["saved", "peak"])
 def test_calls_in_flight_keep_a_limit_where_a_stage_has_two_graphs(of: Any) -> None:
     """What two calls of both graphs hold is counted together."""
-    torch.compiler.reset()
     model, inputs = InTwoGraphs(), [torch.randn(ROWS, WIDTH) for _ in range(4)]
     limit = {"saved": 400_000, "peak": 750_000}[of]
     step = remat.compile(model, cost_model=MemoryBudget(limit, of=of, in_flight=2), codegen=of == "peak")
@@ -241,7 +238,6 @@ def test_calls_in_flight_keep_a_limit_where_a_stage_has_two_graphs(of: Any) -> N
 
 
 def test_a_device_counts_the_calls_in_flight_and_warns_of_more() -> None:
-    torch.compiler.reset()
     model, inputs = stage(), [torch.randn(ROWS, WIDTH) for _ in range(3)]
     budget = MemoryBudget(2_500_000, of="device", in_flight=2)
     told = remat.forecast(stage(), inputs[0], optimizer=torch.optim.AdamW, cost_models=[budget])
