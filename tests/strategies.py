@@ -24,9 +24,7 @@ from experiments.models.training import train
 from experiments.models.workloads import KERNEL_ZOO
 from experiments.models.zoo import gpt2
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, Problem, check_plan, solve
-from remat.facts.columns import BoolArray
-from remat.plugin import Offload, Terms, cannot_offload
-from remat.problem.feasibility import forced_values
+from remat.plugin import BoolArray, Offload, Terms, cannot_offload, forced_values
 from remat.testing import graphs
 
 

@@ -7,8 +7,7 @@ from depth import drawn
 from hypothesis import given
 
 from costmodels import MemoryBudget
-from remat import Problem, solve
-from remat.facts.corpus import Corpus
+from remat import Corpus, Problem, solve
 from remat.testing import problems
 from solvers import CPSAT, Portfolio
 

@@ -17,13 +17,12 @@ from hypothesis import given
 
 from costmodels import MemoryBudget
 from remat import Infeasible, InvalidPlan, LimitReached, Plan, Problem, UnsupportedProblem, certify, check_plan, solve
-from remat.answer.choice import Choice
 from remat.answer.dimacs_file import write_dimacs
 from remat.answer.solution import FlowCertificate
 from remat.errors import CertificateRejected, InvalidProblem
 from remat.improve.joint_budget import union_problem
 from remat.improve.subproblem import Subproblem
-from remat.plugin import BudgetRow, ClaimedBound, Feature, Solution, Solver, Termination, TerminationReason
+from remat.plugin import BudgetRow, Choice, ClaimedBound, Feature, Solution, Solver, Termination, TerminationReason
 from remat.problem.mps_file import write_mps
 from remat.testing import problems
 from solvers import CPSAT

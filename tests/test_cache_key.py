@@ -15,8 +15,7 @@ import pytest
 
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime
 from remat import CostModel, Graph, Plan
-from remat.facts.columns import IntArray
-from remat.plugin import Estimator, Terms, register, unregister
+from remat.plugin import Estimator, IntArray, Terms, register, unregister
 from remat.predict.time import Profile, Roofline
 from remat.predict.time.known_devices import find_device
 from remat.pytorch import Partitioner

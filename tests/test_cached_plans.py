@@ -23,8 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import MemoryBudget
-from remat import Plan
-from remat.improve.choose import choose
+from remat import Plan, choose
 from remat.pytorch import Partitioner
 from remat.pytorch.read.places import Place
 from remat.pytorch.run.cached_plans import PlanCollector, collecting_plans, store_plans

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Problem, solve
-from remat.answer.network import Network, Reduction, Sides
-from remat.facts.columns import IntArray
-from remat.plugin import Solver
+from remat.plugin import IntArray, Network, Reduction, Sides, Solver
 from remat.testing import problems
 from solvers import NetworkX
 

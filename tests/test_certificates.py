@@ -17,12 +17,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from remat import InvalidOption, InvalidPlan, Plan, Problem, Solution, TerminationReason, certify, check_plan, solve
-from remat.answer.choice import Choice
-from remat.answer.network import SINK, Network, Reduction
 from remat.answer.solution import Certificate, ClaimedBound, Enumeration, FlowCertificate
 from remat.errors import CertificateRejected, InvalidProblem
-from remat.plugin import Bans, Solver, Termination
-from remat.problem.multipliers import Multipliers
+from remat.plugin import SINK, Bans, Choice, Multipliers, Network, Reduction, Solver, Termination
 from remat.proof.budget import least_bytes
 from remat.proof.certify import check_flow, proven_bound
 from remat.testing import problems

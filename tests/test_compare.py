@@ -16,9 +16,8 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat import GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.answer.option_text import label, option_text
-from remat.answer.plan_facts import PlanFacts
 from remat.answer.registry import find_costmodel, solver_names
-from remat.plugin import Feature
+from remat.plugin import Feature, PlanFacts
 from remat.predict.time.roofline import Roofline
 from remat.views.comparison import Comparison
 from remat.words import human_bytes, human_price

@@ -22,8 +22,7 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.models.save_everything import SaveLeast
 from remat import Plan, Problem, Solution
-from remat.answer.plan_facts import PlanFacts
-from remat.plugin import Solver
+from remat.plugin import PlanFacts, Solver
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 

@@ -22,8 +22,7 @@ from torch import nn
 
 import remat
 from costmodels import MemoryBudget
-from remat import Graph, InvalidOption, TerminationReason
-from remat.facts.corpus import Corpus
+from remat import Corpus, Graph, InvalidOption, TerminationReason
 from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
 from remat.plugin import Termination
 from remat.views.report_page import Page

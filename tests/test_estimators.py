@@ -23,8 +23,7 @@ from remat import Graph, GraphBuilder, InvalidOption
 from remat.answer import registry
 from remat.errors import InvalidGraph, NotInstalled, UnknownName
 from remat.plugin import Estimator, Region
-from remat.predict.time import Flops, Profile, Roofline
-from remat.predict.time.device import DeviceProfile
+from remat.predict.time import DeviceProfile, Flops, Profile, Roofline
 from remat.predict.time.known_devices import find_device
 from remat.predict.time.work import Work
 from remat.pytorch.measure.timing import Stopwatch, device_label, device_name

@@ -20,11 +20,10 @@ from examples import chain, cosines, linear_dropout
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import Graph, InvalidPlan, Plan, Problem, RematError
+from remat import Corpus, Graph, InvalidPlan, Plan, Problem, RematError
 from remat.answer.dimacs_file import write_dimacs
 from remat.errors import InvalidGraph
 from remat.facts import files
-from remat.facts.corpus import Corpus
 from remat.facts.files import write_file
 from remat.predict.time.device import DeviceProfile
 from remat.predict.time.known_devices import find_device

@@ -20,14 +20,12 @@ from strategies import Dice, every_legal_mask, late_views, training_steps
 import remat
 from costmodels import MemoryBudget, RecomputeTime
 from remat import Choice, Corpus, Infeasible, InvalidOption, Problem, frontier, solve
-from remat.answer.network import SOURCE, Network, Sides
 from remat.answer.plan_facts import no_recompute_saved, no_recompute_saved_bytes
 from remat.errors import CertificateRejected
-from remat.facts.columns import IntArray
 from remat.improve.byte_budgets import default_saved_bytes
 from remat.improve.frontier import EAGER, PYTORCH
 from remat.improve.progress import ending_within
-from remat.plugin import FlowSolver
+from remat.plugin import SOURCE, FlowSolver, IntArray, Network, Sides
 from remat.problem.multipliers import BY_BYTES, BY_COST, Multipliers
 from remat.proof.certify import proven_bound
 from remat.proof.hull import Hull

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Dice
 
-from remat import Corpus, Graph, solve
-from remat.answer.choice import Choice
+from remat import Choice, Corpus, Graph, solve
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.kernels import Fuser
 from remat.predict.memory.lifetimes import Lifetimes

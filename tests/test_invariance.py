@@ -11,8 +11,7 @@ from helpers import EXACT, FLOW, each, largest_price, most_values
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import Problem, solve
-from remat.answer.choice import Choice
+from remat import Choice, Problem, solve
 from remat.plugin import Solver
 from remat.testing import problems
 

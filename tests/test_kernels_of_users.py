@@ -14,6 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from depth import deep_except
 from torch import Tensor, nn
 from torch.library import triton_op, wrap_triton
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -332,30 +333,19 @@ def written_peak(model: nn.Module, x: Tensor, plan: remat.Plan) -> int:
 
 
 WRITERS = [
-    sine_by_triton,
-    *map(
-        differentiated_as_a_product,
-        [
-            into_halves,
-            into_the_last_eighths,
-            into_columns,
-            into_scratch_memory,
-            on_a_copy,
-            on_what_is_read_before,
-            twice,
-            again_and_again,
-            through_a_view,
-            transposed,
-        ],
-    ),
+    *(into_halves, into_the_last_eighths, into_columns, into_scratch_memory, on_a_copy, on_what_is_read_before),
+    *(twice, again_and_again, through_a_view, transposed),
 ]
 
 
-@pytest.mark.parametrize("budget", [0.0, 1.0])
-@pytest.mark.parametrize("kernel", WRITERS)
+@pytest.mark.parametrize("budget", deep_except([0.0], [0.0, 1.0]))
+@pytest.mark.parametrize(
+    "kernel", deep_except([into_halves, on_what_is_read_before, twice], [sine_by_triton, *WRITERS])
+)
 def test_the_predicted_peak_is_that_of_the_written_code(kernel: Callable[[Tensor], Tensor], budget: float) -> None:
     """What a kernel writes is new memory, its argument's, or a copy of the argument's memory: as Inductor decides."""
-    model, x = Layers(kernel), torch.zeros(128, 64)
+    run = differentiated_as_a_product(kernel) if kernel in WRITERS else kernel
+    model, x = Layers(run), torch.zeros(128, 64)
     graph = remat.capture(model, x, device="h100")
     plan = plan_of(graph, MemoryBudget(budget))
     assert remat.timeline(graph, plan).peak_bytes == written_peak(model, x, plan)

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Problem, UnsupportedProblem, check_plan, solve
-from remat.answer.network import Network
-from remat.errors import InvalidProblem
-from remat.plugin import FlowSolver, Solver
+from remat.plugin import FlowSolver, InvalidProblem, Network, Solver
 from remat.proof.certify import check_flow
 from remat.testing import problems
 

@@ -24,9 +24,7 @@ from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.cases import CASES
 from experiments.models.save_everything import SaveEverything, SaveLeast
 from remat import CostModel, Graph, GraphBuilder, InvalidPlan, Plan, RematError
-from remat.answer.plan_facts import PlanFacts
-from remat.facts.columns import BoolArray
-from remat.plugin import Region
+from remat.plugin import BoolArray, PlanFacts, Region
 from remat.predict.memory import Simulator, Timeline, lower_bound, simulate
 from remat.predict.memory.bound import Necessary
 from remat.predict.memory.registers import fusion

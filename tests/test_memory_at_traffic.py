@@ -13,10 +13,9 @@ from depth import deep
 
 import remat
 from experiments.models.workloads import KERNEL_ZOO
-from remat import Corpus, Graph, InvalidOption, Plan
+from remat import Corpus, Graph, InvalidOption, Plan, TrafficFrontier
 from remat.answer.plan_facts import PlanFacts
 from remat.improve.refine import Peak, SavedBytes, Traffic
-from remat.improve.traffic_frontier import TrafficFrontier
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
 

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from remat import Problem, solve
-from remat.answer.choice import Choice
-from remat.errors import InvalidProblem
-from remat.plugin import Bans
+from remat import Choice, Problem, solve
+from remat.plugin import Bans, InvalidProblem
 from remat.words import spoken_gap
 
 

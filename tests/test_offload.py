@@ -15,11 +15,10 @@ from hypothesis import given
 from costmodels import MemoryBudget
 from remat import Choice, Corpus, Infeasible, InvalidPlan, Plan, Problem, UnsupportedProblem, check_plan, refine, solve
 from remat.answer.dimacs_file import write_dimacs
-from remat.errors import InvalidProblem
 from remat.improve.joint_budget import split_choice, union_problem
 from remat.improve.peak_search import fit_peak
 from remat.improve.subproblem import Subproblem
-from remat.plugin import Bans, Feature, Offload
+from remat.plugin import Bans, Feature, InvalidProblem, Offload
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
 from remat.testing import problems

@@ -23,8 +23,7 @@ from experiments.accuracy.compiled_peaks import measured_peak
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
 from remat import Graph, GraphBuilder, InvalidOption, Plan, solve, timeline
-from remat.facts.columns import BoolArray
-from remat.plugin import PlanFacts, cannot_offload
+from remat.plugin import BoolArray, PlanFacts, cannot_offload
 from remat.predict.buffers import StepMemory
 from remat.predict.kernels.host_copies import Copy, HostCopies, early_places
 from remat.predict.memory import Simulator

@@ -7,8 +7,7 @@ from itertools import pairwise
 import pytest
 
 import remat
-from remat import Corpus, Graph
-from remat.answer.choice import Choice
+from remat import Choice, Corpus, Graph
 from remat.answer.plan_facts import PlanFacts
 from remat.facts.columns import BoolArray
 from remat.improve.one_liners import layers_of, one_liners

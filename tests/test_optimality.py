@@ -11,10 +11,8 @@ from helpers import BUDGET, EXACT, SOLVERS, each, every_plan, is_legal, largest_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remat import Infeasible, Problem, solve
-from remat.answer.choice import Choice
-from remat.answer.solution import FlowCertificate
-from remat.plugin import Feature, Solver
+from remat import Choice, Infeasible, Problem, solve
+from remat.plugin import Feature, FlowCertificate, Solver
 from remat.testing import problems
 from solvers import CPSAT
 

@@ -32,7 +32,7 @@ from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import counted, human_bytes
-from tests.depth import deep
+from tests.depth import deep, deep_except
 
 
 class Blocks(nn.Module):
@@ -143,7 +143,7 @@ class Heads(nn.Module):
 
 
 @pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", deep_except([3], [1, 3]))
 @pytest.mark.parametrize(
     ("make", "shape"),
     [

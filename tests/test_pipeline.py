@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 import torch
 from commands import answer, run
+from depth import deep_except
 from torch import Tensor, nn
 from torch.distributed.pipelining import schedules
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
-from remat import Graph, GraphBuilder, InvalidOption
-from remat.answer.choice import Choice
-from remat.answer.plan import Plan
+from remat import Choice, Graph, GraphBuilder, InvalidOption, Plan
 from remat.predict.in_flight import accumulated_bytes, argument_bytes, peak_in_flight
 from remat.predict.memory import simulate
 from remat.predict.pipeline_schedule import PipelineSchedule
@@ -74,7 +73,7 @@ def calls_of_one_step(seed: int, calls: int) -> Graph:
     return g.build()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", deep_except([3], range(4)))
 @pytest.mark.parametrize("calls", [2, 3])
 def test_a_peak_with_calls_in_flight_is_that_of_so_many_calls_in_one_graph(calls: int, seed: int) -> None:
     """Of every plan; and plans for limits keep them, with bounds that hold."""
@@ -168,7 +167,6 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_calls_in_flight_keep_a_budget_of_saved_memory_and_are_planned_once(searched: list[int]) -> None:
-    torch.compiler.reset()
     model, inputs = stage(), [torch.randn(ROWS, WIDTH) for _ in range(6)]
     budget = 500_000
     step = remat.compile(model, cost_model=MemoryBudget(budget, in_flight=3), codegen=False)
@@ -186,7 +184,6 @@ def test_calls_in_flight_keep_a_budget_of_saved_memory_and_are_planned_once(sear
 
 def test_calls_in_flight_keep_a_limit_of_the_peak(searched: list[int]) -> None:
     """With gradients that earlier microbatches left, as torch's allocator counts it."""
-    torch.compiler.reset()
     model, inputs = stage(), [torch.randn(ROWS, WIDTH) for _ in range(6)]
     limit = 900_000
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak", in_flight=3))
@@ -210,7 +207,7 @@ def test_calls_in_flight_keep_a_limit_of_the_peak(searched: list[int]) -> None:
 class InTwoGraphs(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = stage(), stage()
+        self.first, self.second = stage(1), stage(1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -221,9 +218,8 @@ class InTwoGraphs(nn.Module):
 @pytest.mark.parametrize("of", ["saved", "peak"])
 def test_calls_in_flight_keep_a_limit_where_a_stage_has_two_graphs(of: Any) -> None:
     """What two calls of both graphs hold is counted together."""
-    torch.compiler.reset()
     model, inputs = InTwoGraphs(), [torch.randn(ROWS, WIDTH) for _ in range(4)]
-    limit = {"saved": 600_000, "peak": 1_100_000}[of]
+    limit = {"saved": 400_000, "peak": 750_000}[of]
     step = remat.compile(model, cost_model=MemoryBudget(limit, of=of, in_flight=2), codegen=of == "peak")
     with no_cpu_kernels(), warnings.catch_warnings():
         for _ in range(2):  # the first step is planned graph by graph
@@ -242,7 +238,6 @@ def test_calls_in_flight_keep_a_limit_where_a_stage_has_two_graphs(of: Any) -> N
 
 
 def test_a_device_counts_the_calls_in_flight_and_warns_of_more() -> None:
-    torch.compiler.reset()
     model, inputs = stage(), [torch.randn(ROWS, WIDTH) for _ in range(3)]
     budget = MemoryBudget(2_500_000, of="device", in_flight=2)
     told = remat.forecast(stage(), inputs[0], optimizer=torch.optim.AdamW, cost_models=[budget])

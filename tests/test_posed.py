@@ -22,8 +22,7 @@ from costmodels import ByteTraffic, MemoryBudget
 from experiments.benchmark import check
 from remat import Choice, Corpus, InvalidOption, Problem, UnsupportedProblem, check_plan, solve
 from remat.answer.dimacs_file import write_dimacs
-from remat.errors import InvalidProblem
-from remat.plugin import Bans, Offload
+from remat.plugin import Bans, InvalidProblem, Offload
 from remat.problem.mps_file import write_mps
 from remat.problem.problem_file import Budget, problem_document
 from remat.testing import problems

@@ -16,9 +16,8 @@ from typer.main import get_command
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import Graph
+from remat import Corpus, Graph
 from remat.cli.app import app
-from remat.facts.corpus import Corpus
 from remat.improve.progress import ending_within
 from remat.predict.memory import lower_bound
 from remat.predict.time import modelled_time

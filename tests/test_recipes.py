@@ -57,7 +57,6 @@ def test_every_recipe_is_listed_explained_and_short() -> None:
 
 
 def test_a_module_compiled_in_place_keeps_the_names_of_its_parameters() -> None:
-    torch.compiler.reset()
     model = Model()
     before = [*model.state_dict()]
     model.compile(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.37"})
@@ -75,7 +74,6 @@ def trained_a_step(model: torch.nn.Module) -> None:
 
 def test_the_callback_of_trainer_compiles_and_prints_the_report_once(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = pytest.importorskip("experiments.recipes.trainer_callback", reason="needs transformers")
-    torch.compiler.reset()
     model = Model()
     callback = recipe.CompiledWithin(backend="remat", options={"remat.cost_model": "memory-budget:budget=0.41"})
     args, state, control = None, SimpleNamespace(is_world_process_zero=True, global_step=7), None
@@ -95,7 +93,6 @@ def test_the_callback_of_trainer_compiles_and_prints_the_report_once(capsys: pyt
 def test_of_several_ranks_the_first_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     recipe = pytest.importorskip("experiments.recipes.trainer_callback", reason="needs transformers")
     callback = recipe.CompiledWithin(backend="remat")
-    torch.compiler.reset()
     model = Model()
     model.compile(backend="remat")
     trained_a_step(model)
@@ -105,7 +102,6 @@ def test_of_several_ranks_the_first_prints_the_report(capsys: pytest.CaptureFixt
 
 def test_the_callback_of_lightning_compiles_and_logs_the_report_once(caplog: pytest.LogCaptureFixture) -> None:
     recipe = pytest.importorskip("experiments.recipes.lightning_callback", reason="needs lightning")
-    torch.compiler.reset()
     logged: list[tuple[dict[str, int], int]] = []
     logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((metrics, step)))
     trainer, module = SimpleNamespace(loggers=[logger], global_step=7), torch.nn.ModuleDict({"network": Model()})
@@ -133,7 +129,6 @@ def test_accelerate_still_refuses_other_peoples_backends() -> None:
 
 
 def test_where_only_inductor_may_be_said_a_partitioner_is_set_for_the_process() -> None:
-    torch.compiler.reset()
     model, partitioner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), Partitioner.of("multi-read")
     with torch._inductor.config.patch(custom_partitioner_fn=partitioner), every_joint_graph_partitioned():
         torch.compile(model)(torch.randn(2, 4)).sum().backward()

@@ -23,10 +23,8 @@ from torch import nn
 
 import remat
 from experiments.models.workloads import perceptron
-from remat import Graph, GraphBuilder, Plan
-from remat.answer.choice import Choice
+from remat import Choice, Graph, GraphBuilder, InvalidOption, InvalidPlan, Plan
 from remat.answer.plan_facts import PlanFacts
-from remat.errors import InvalidOption, InvalidPlan
 from remat.facts.columns import BoolArray
 from remat.improve.refine import Objective, Peak, Time, Traffic
 from remat.improve.refine.equivalence_classes import equivalence_classes

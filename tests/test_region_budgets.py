@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from depth import drawn
+from depth import deep_except, drawn
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -18,9 +18,8 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from remat import Graph, Infeasible, InvalidOption, Plan, UnsupportedProblem, solve
-from remat.errors import InvalidProblem
 from remat.improve.byte_budgets import default_plan, rows_of, saved_limit
-from remat.plugin import Terms
+from remat.plugin import InvalidProblem, Terms
 from remat.pytorch.measure.saved import saved_activations
 from remat.testing import graphs
 
@@ -191,7 +190,6 @@ def test_what_does_not_take_regions_says_so() -> None:
 @pytest.mark.parametrize("codegen", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["operators", "compiled"])
 @pytest.mark.parametrize("budget", [1.0, "200 KB"])
 def test_autograd_keeps_no_more_of_a_part_than_its_budget(budget: float | str, codegen: bool) -> None:
-    torch.compiler.reset()
     model = TwoParts()
     step = remat.compile(model, cost_model=MemoryBudget(budget, regions={"vision": "20%"}), codegen=codegen)
     free = remat.compile(model, cost_model=MemoryBudget(budget), codegen=codegen)
@@ -202,7 +200,6 @@ def test_autograd_keeps_no_more_of_a_part_than_its_budget(budget: float | str, c
 
 
 def test_a_budget_in_bytes_holds_for_larger_batches() -> None:
-    torch.compiler.reset()
     model, limit = TwoParts(), default_in("vision") // 2
     cost_model = MemoryBudget(1.0, regions={"vision": limit})
     step = remat.compile(model, cost_model=cost_model, codegen=False, dynamic=True)
@@ -218,7 +215,6 @@ def test_a_mapping_that_changes_later_changes_no_budget() -> None:
 
 
 def test_several_graphs_share_shares_and_no_bytes() -> None:
-    torch.compiler.reset()
     model = TwoParts(breaks=True)
     in_bytes = remat.compile(model, cost_model=MemoryBudget("1 MB", regions={"*": "50%"}), codegen=False)
     with pytest.raises(UnsupportedProblem, match=r"several graphs .* does not support budgets of some"):
@@ -231,9 +227,10 @@ def test_several_graphs_share_shares_and_no_bytes() -> None:
     assert sum(kept(shares, model).values()) < sum(kept(free, model).values())
 
 
-@pytest.mark.parametrize("marks", [(0.2, 1.0), (0.2, 0.5), (0.2, None), (None, 0.2)], ids=str)
+@pytest.mark.parametrize(
+    "marks", deep_except([(0.2, 0.5), (None, 0.2)], [(0.2, 1.0), (0.2, 0.5), (0.2, None), (None, 0.2)]), ids=str
+)
 def test_regions_that_the_model_marks_have_their_own_budgets(marks: tuple[float | None, ...]) -> None:
-    torch.compiler.reset()
     model, plain = TwoParts(marks), TwoParts()
     step, free = (remat.compile(one, codegen=False) for one in (model, plain))
     found = kept(step, model)
@@ -245,7 +242,6 @@ def test_regions_that_the_model_marks_have_their_own_budgets(marks: tuple[float 
 
 
 def test_marks_that_differ_fall_back_to_pytorchs_plan() -> None:
-    torch.compiler.reset()
     model, plain = TwoParts((0.2, 1.0)), TwoParts()
     plain.load_state_dict(model.state_dict())
     step = remat.compile(model, solver="knapsack-dp", on_error="fallback", codegen=False)
@@ -265,7 +261,6 @@ def test_marks_are_part_of_the_key_of_torchs_cache() -> None:
 
 
 def test_marks_beside_a_cost_model_are_ignored_with_a_warning() -> None:
-    torch.compiler.reset()
     model = TwoParts((0.2, 1.0))
     step = remat.compile(model, cost_model=ByteTraffic(), codegen=False)
     with pytest.warns(UserWarning, match=r"memory budget of 0.2 and 1.0 .* is ignored.*or take MemoryBudget\(regions="):

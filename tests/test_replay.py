@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -56,13 +57,15 @@ def batch(rows: int) -> Tensor:
     return torch.randn(rows, WIDTH)
 
 
-def plan_of(model: nn.Module, rows: int) -> Plan:
-    return remat.choose(remat.capture(model, batch(rows)), MemoryBudget(0.5)).plan
+@cache
+def plan_of(rows: int) -> Plan:
+    """A plan for every `Model()`."""
+    return remat.choose(remat.capture(Model(), batch(rows)), MemoryBudget(0.5)).plan
 
 
 def test_a_smaller_last_batch_is_refused_with_both_shapes_and_a_way_out() -> None:
     model = Model()
-    step = remat.compile(model, plan=plan_of(model, 64), codegen=False)
+    step = remat.compile(model, plan=plan_of(64), codegen=False)
     step(batch(64)).sum().backward()
     step(batch(64)).sum().backward()
     message = (
@@ -76,7 +79,7 @@ def test_a_smaller_last_batch_is_refused_with_both_shapes_and_a_way_out() -> Non
 
 def test_with_a_plan_for_each_size_training_goes_on() -> None:
     model = Model()
-    plans = [plan_of(model, rows) for rows in (7, 64)]
+    plans = [plan_of(rows) for rows in (7, 64)]
     step = remat.compile(model, plan=plans, codegen=False)
     for rows in (64, 64, 7, 64):
         torch.testing.assert_close(gradients(step, model, batch(rows)), gradients(model, model, batch(rows)))
@@ -87,7 +90,7 @@ def test_with_a_plan_for_each_size_training_goes_on() -> None:
 
 def test_a_size_without_a_plan_may_take_pytorchs_own() -> None:
     model = Model()
-    step = remat.compile(model, plan=plan_of(model, 64), on_error="fallback", codegen=False)
+    step = remat.compile(model, plan=plan_of(64), on_error="fallback", codegen=False)
     step(batch(64)).sum().backward()
     with pytest.warns(UserWarning, match=r"falls back to PyTorch's partitioner.*another graph"):
         seen = gradients(step, model, batch(7))
@@ -96,7 +99,7 @@ def test_a_size_without_a_plan_may_take_pytorchs_own() -> None:
 
 def test_where_dynamo_made_a_graph_for_all_sizes_the_message_says_so() -> None:
     model = Model()
-    step = remat.compile(model, plan=plan_of(model, 64), dynamic=None, codegen=False)
+    step = remat.compile(model, plan=plan_of(64), dynamic=None, codegen=False)
     step(batch(64)).sum().backward()
     with pytest.raises(Exception, match=r"Dynamo made a graph for all sizes(.|\n)*dynamic=False"):
         step(batch(7))
@@ -225,7 +228,7 @@ def test_what_is_no_plan_is_refused_with_a_way_out(tmp_path: Path) -> None:
 def test_where_the_inputs_are_the_same_nobody_is_told_to_change_the_batch() -> None:
     model = Model()
     changed = nn.Sequential(model, nn.Tanh())
-    step = remat.compile(changed, plan=plan_of(model, 64), codegen=False)
+    step = remat.compile(changed, plan=plan_of(64), codegen=False)
     with pytest.raises(Exception, match="The inputs are the same: the model has changed") as refused:
         step(batch(64))
     assert "drop_last" not in str(refused.value)
@@ -242,7 +245,7 @@ def test_a_replay_where_other_inputs_need_gradients_says_so(now: bool) -> None:
 
 def test_a_report_of_a_replay_names_no_cost_model_and_one_given_beside_is_warned_about() -> None:
     model = Model()
-    plan = plan_of(model, 64)
+    plan = plan_of(64)
     with pytest.warns(UserWarning, match="the cost model and the solver are ignored"):
         step = remat.compile(model, plan=plan, cost_model=MemoryBudget(0.5), codegen=False)
     step(batch(64)).sum().backward()
@@ -252,7 +255,7 @@ def test_a_report_of_a_replay_names_no_cost_model_and_one_given_beside_is_warned
 
 def test_a_fallback_of_a_backend_by_name_is_reported() -> None:
     model = Model()
-    options = {"remat.plan": plan_of(model, 64), "remat.on_error": "fallback"}
+    options = {"remat.plan": plan_of(64), "remat.on_error": "fallback"}
     with fresh_compilation(), no_cpu_kernels(), pytest.warns(UserWarning, match="falls back"):
         torch.compile(model, backend="remat", options=options)(batch(32)).sum().backward()
     assert "runs PyTorch's own plan" in remat.last_report().notes[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,12 +86,28 @@ def llama() -> tuple[nn.Module, Tensor]:
     return LlamaForCausalLM(config), torch.randint(128, (2, 32))
 
 
+@cache
+def gpt_graph() -> remat.Graph:
+    model, args = gpt()
+    return remat.capture(model, *args)
+
+
+@cache
+def llama_graph() -> remat.Graph:
+    model, tokens = llama()
+    return remat.capture(model, tokens, labels=tokens)
+
+
+@cache
+def chosen_half() -> Regions:
+    return remat.choose_regions(gpt_graph(), budget=0.5)
+
+
 PRODUCTS = ["blocks.*.qkv", "blocks.*.project", "blocks.*.up", "blocks.*.down"]
 
 
 def test_autograd_keeps_to_the_byte_what_decisions_about_products_say() -> None:
-    model, args = gpt()
-    graph = remat.capture(model, *args)
+    (model, args), graph = gpt(), gpt_graph()
     plain = step(lambda: model(*args), model)
     kept: list[int] = []
     promised: list[int] = []
@@ -140,8 +157,7 @@ def test_attention_is_kept_with_what_its_backward_pass_reads() -> None:
 
 
 def test_only_expensive_operators_of_a_saved_region_are_kept_on_demand() -> None:
-    model, tokens = llama()
-    graph = remat.capture(model, tokens, labels=tokens)
+    (model, tokens), graph = llama(), llama_graph()
     plain, kept, promised = step(lambda: model(tokens, labels=tokens).loss, model), [], []
     for budget in (0.0, 0.25, 1.0):
         chosen = remat.choose_regions(graph, budget=budget, regions="model.layers.*.self_attn*", keep="expensive")
@@ -168,8 +184,7 @@ def test_dropout_in_saved_and_in_other_regions_draws_the_same_numbers() -> None:
 
 
 def test_whole_layers_get_plain_checkpointing_or_none() -> None:
-    model, tokens = llama()
-    graph = remat.capture(model, tokens, labels=tokens)
+    (model, tokens), graph = llama(), llama_graph()
     plain = step(lambda: model(tokens, labels=tokens).loss, model)
     chosen = remat.choose_regions(graph, budget=1.0, regions="layers")
     assert 0 < len(chosen.checkpointed_layers) < 4
@@ -187,7 +202,7 @@ def test_whole_layers_get_plain_checkpointing_or_none() -> None:
 def test_transformers_runs_the_policy_itself() -> None:
     model, tokens = llama()
     plain = step(lambda: model(tokens, labels=tokens).loss, model)
-    chosen = remat.choose_regions(remat.capture(model, tokens, labels=tokens), budget=0.6)
+    chosen = remat.choose_regions(llama_graph(), budget=0.6)
     assert chosen.save_regions
     with chosen.apply(model):
         applied = step(lambda: model(tokens, labels=tokens).loss, model)
@@ -203,7 +218,7 @@ def test_transformers_runs_the_policy_itself() -> None:
 
 def test_a_graph_is_run_backward_twice() -> None:
     model, args = gpt()
-    chosen = remat.choose_regions(remat.capture(model, *args), budget=0.5)
+    chosen = chosen_half()
     with chosen.apply(model):
         loss = model(*args)
         loss.backward(retain_graph=True)
@@ -230,8 +245,8 @@ def test_under_autocast_a_layer_may_run_twice() -> None:
 
 
 def test_a_model_is_as_before_afterwards() -> None:
-    model, args = gpt()
-    chosen = remat.choose_regions(remat.capture(model, *args), budget=0.5)
+    model, _ = gpt()
+    chosen = chosen_half()
     before = model.blocks[0].forward
     with chosen.apply(model):
         assert model.blocks[0].forward is not before
@@ -246,8 +261,8 @@ def test_a_model_is_as_before_afterwards() -> None:
 
 
 def test_a_region_runs_in_its_own_thread() -> None:
-    model, args = gpt()
-    chosen = remat.choose_regions(remat.capture(model, *args), budget=0.5)
+    model, _ = gpt()
+    chosen = chosen_half()
     applied = chosen.apply(model)
     saved, runs, barrier = chosen.save_regions[0], list[bool](), threading.Barrier(2)
 
@@ -268,7 +283,7 @@ def test_a_region_runs_in_its_own_thread() -> None:
 
 def test_decisions_travel_as_json_that_is_yaml(tmp_path: Path) -> None:
     model, args = gpt()
-    chosen = remat.choose_regions(remat.capture(model, *args), budget=0.5)
+    chosen = chosen_half()
     chosen.save(tmp_path / "regions.yaml")
     document = yaml.safe_load((tmp_path / "regions.yaml").read_text())
     assert document["save_regions"] == list(chosen.save_regions)
@@ -305,7 +320,7 @@ def test_what_cannot_be_run_is_refused() -> None:
     with pytest.raises(InvalidOption, match=r"no module '0\.third'"):
         Regions(("0",), ("0.third",), ()).apply(model)
     with pytest.raises(InvalidOption, match="takes no arguments"):
-        remat.choose_regions(remat.capture(*_flat(gpt())), x, budget=0.5)
+        remat.choose_regions(gpt_graph(), x, budget=0.5)
 
 
 class Counting(nn.Module):
@@ -379,7 +394,7 @@ def test_a_layer_that_would_compute_something_else_when_it_runs_again_is_refused
 
 def test_a_cache_of_keys_and_values_is_not_filled_twice() -> None:
     model, ids = llama()
-    chosen = remat.choose_regions(model, ids, labels=ids, budget=0.5)
+    chosen = remat.choose_regions(llama_graph(), budget=0.5)
     with chosen.apply(model):
         model(ids, labels=ids).loss.backward()
         with pytest.raises(CaptureError, match="use_cache=False"):
@@ -410,10 +425,6 @@ def test_a_model_that_does_something_else_the_second_time_is_noticed() -> None:
         pytest.raises(InvalidPlan, match=r"ran aten\.sin"),
     ):
         model[0](torch.ones(2, 8)).sum().backward()
-
-
-def _flat(sample: tuple[nn.Module, tuple[Tensor, ...]]) -> tuple[Any, ...]:
-    return sample[0], *sample[1]
 
 
 def with_torch_remat(saved: tuple[str, ...], dropout: float = 0.0) -> tuple[nn.Module, tuple[Tensor, ...], Regions]:

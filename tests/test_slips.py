@@ -16,13 +16,9 @@ from test_graph import GRAPH
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from remat import CostModel, Graph, GraphBuilder, InvalidOption, Plan, Problem, RematError, Solution
-from remat.answer.solution import FlowCertificate
-from remat.errors import InvalidProblem
-from remat.facts.corpus import Corpus
-from remat.plugin import Bans, Termination, Terms
+from remat import Corpus, CostModel, Graph, GraphBuilder, InvalidOption, Plan, Problem, RematError, Solution
+from remat.plugin import Bans, FlowCertificate, InvalidProblem, Multipliers, Termination, Terms
 from remat.predict.kernels import Fuser
-from remat.problem.multipliers import Multipliers
 from remat.pytorch.inductor.scheduled import Scheduled
 
 G = GRAPH

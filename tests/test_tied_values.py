@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remat import Infeasible, InvalidPlan, Plan, Problem, UnsupportedProblem, check_plan, solve
-from remat.errors import InvalidProblem
-from remat.plugin import Feature, Solver
+from remat.plugin import Feature, InvalidProblem, Solver
 from remat.problem.mps_file import write_mps
 from remat.testing import problems
 

@@ -18,9 +18,8 @@ from torch.nn import functional as F
 import remat
 from experiments.accuracy.traffic_error import Part, compared, overall, rank_correlation
 from experiments.models.workloads import KERNEL_ZOO
-from remat import InvalidOption, Plan
+from remat import InvalidOption, Plan, predict_traffic
 from remat.predict.kernels import Fuser, kernels
-from remat.predict.traffic import predict_traffic
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
 from tests.depth import deep
