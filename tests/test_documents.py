@@ -58,10 +58,10 @@ def without_seconds(text: str, shown: str = "") -> list[str]:
 
 
 LONG = [
-    *("README.md", "docs/index.md", "docs/predictions.md"),
+    *("docs/index.md", "docs/predictions.md"),
     *(f"docs/howto/{name}.md" for name in ("offload", "out_of_memory", "regions", "solver", "study")),
 ]
-"""Their code takes as long as that of all other pages five times."""
+"""To run their code takes five times as long as to run that of all other pages."""
 WITH_CODE = [name for name in DOCUMENTS if "```python" in (ROOT / name).read_text()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from experiments.pages import pages
-from experiments.report.markdown import cell, cited
+from experiments.report.markdown import cell, cited, table
 from experiments.report.result_table import RESULTS
 
 
@@ -16,6 +16,15 @@ def test_every_committed_page_is_what_its_data_says() -> None:
         *("benchmark", "league")
     }
     assert [path.name for path, text in found.items() if text != path.read_text()] == []
+
+
+def test_columns_of_numbers_are_aligned_to_the_right() -> None:
+    rows = [("a", 1, "1.5 %", "**2**", "no", ""), ("b", 2000, "-3e-05", "none", "2", "")]
+    head, marks, first, second = table(("name", "n", "share", "most", "half", "empty"), rows).splitlines()
+    assert head == "| name | n | share | most | half | empty |"
+    assert marks == "|---|--:|--:|---|---|---|"
+    assert (first, second) == ("| a | 1 | 1.5 % | **2** | no |  |", "| b | 2,000 | -3e-05 | none | 2 |  |")
+    assert table(("a", "b"), []) == "| a | b |\n|---|---|"
 
 
 @pytest.mark.parametrize(
