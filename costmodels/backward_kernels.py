@@ -103,6 +103,4 @@ def _own_kernel(
 def _written(graph: Graph, called_on: IntArray) -> BoolArray:
     written = graph.input | graph.output
     written[called_on] = True
-    by_base = np.zeros(len(graph), np.bool_)
-    by_base[graph.base[written]] = True
-    return by_base[graph.base]
+    return graph.owners(written)[graph.base]

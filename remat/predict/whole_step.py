@@ -78,15 +78,11 @@ class FixedMemory:
     @classmethod
     def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> FixedMemory:
         """Computes the bytes of a graph's outputs, gradients and tangents."""
-        returned = np.zeros((2, len(graph)), np.bool_)
-        returned[0, graph.base[graph.gradient]] = True
-        returned[1, graph.base[graph.output]] = True
-        returned &= ~graph.input
+        gradient = graph.owners(graph.gradient) & ~graph.input
+        output = graph.owners(graph.output) & ~graph.input & ~gradient
         tangent = graph.in_tangents & (np.array(graph.ops) == "placeholder")
-        gradients, outputs, tangents = (
-            int(graph.bytes[mask].sum()) for mask in (returned[0], returned[1] & ~returned[0], tangent)
-        )
-        return cls(own_bytes, gradients, outputs, tangents, optimizer)
+        fixed = (int(graph.bytes[mask].sum()) for mask in (gradient, output, tangent))
+        return cls(own_bytes, *fixed, optimizer=optimizer)
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
