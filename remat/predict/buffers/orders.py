@@ -76,8 +76,7 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     while ready:
         room = most - alive
         unit = min(
-            ready,
-            key=lambda u: (u.alloc_bytes if u.alloc_bytes > room else 0, u.alloc_bytes - frees[u], u.index),
+            ready, key=lambda u: (u.alloc_bytes if u.alloc_bytes > room else 0, u.alloc_bytes - frees[u], u.index)
         )
         del ready[unit]
         order.append(unit)

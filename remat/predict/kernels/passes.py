@@ -184,11 +184,7 @@ def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> lis
 
 
 def _renamed(
-    u: IntArray,
-    v: IntArray,
-    returned: BoolArray,
-    copies: Mapping[int, int],
-    products: Mapping[int, tuple[int, int]],
+    u: IntArray, v: IntArray, returned: BoolArray, copies: Mapping[int, int], products: Mapping[int, tuple[int, int]]
 ) -> tuple[IntArray, IntArray, BoolArray]:
     n = len(returned)
     source, reader = np.arange(n), np.arange(n)

@@ -67,13 +67,7 @@ class Scheduled:
     values from the capture.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        device: str | torch.device | None = None,
-        copy_stream: bool = False,
-    ) -> None:
+    def __init__(self, graph: Graph, *, device: str | torch.device | None = None, copy_stream: bool = False) -> None:
         """Rebuilds the joint graph.
 
         Args:

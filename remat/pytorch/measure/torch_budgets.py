@@ -24,11 +24,7 @@ TENTHS = tuple(tenth / 10 for tenth in range(11))
 
 
 def torchs_plans(
-    model: Callable[..., Any],
-    /,
-    *args: Any,
-    budgets: Iterable[float] = TENTHS,
-    **kwargs: Any,
+    model: Callable[..., Any], /, *args: Any, budgets: Iterable[float] = TENTHS, **kwargs: Any
 ) -> list[tuple[Graph, dict[float, Plan]]]:
     """Returns PyTorch's choice at each memory budget, for each joint graph of a model.
 
@@ -51,11 +47,7 @@ def torchs_plans(
 
 
 def torchs_plans_of(
-    graph: Graph,
-    budgets: Iterable[float] = TENTHS,
-    *,
-    device: str | torch.device = "cpu",
-    legal: bool = False,
+    graph: Graph, budgets: Iterable[float] = TENTHS, *, device: str | torch.device = "cpu", legal: bool = False
 ) -> dict[float, Plan]:
     """Returns PyTorch's choice at each memory budget for a graph alone, without a model.
 

@@ -71,12 +71,7 @@ def mean_square(output: Any) -> Tensor:
 
 
 def measure_step(
-    step: Callable[..., Any],
-    model: Callable[..., Any],
-    /,
-    *args: Any,
-    loss: Loss = mean_square,
-    repeats: int = 5,
+    step: Callable[..., Any], model: Callable[..., Any], /, *args: Any, loss: Loss = mean_square, repeats: int = 5
 ) -> Measured:
     """Compiles a step from scratch and measures it.
 
