@@ -253,24 +253,10 @@ class Arcs:
         use &= is_useful[problem.consumers]
         save_values = (is_useful & ~(always_saved | rules.unavailable)).nonzero()[0]
         recompute_values = (is_useful & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
-        return cls(
-            problem,
-            in_vertex,
-            out_vertex,
-            always_saved,
-            save_values,
-            recompute_values,
-            tails=frozen(
-                np.concatenate(
-                    [in_vertex[save_values], np.full(len(recompute_values), SOURCE), out_vertex[problem.producers[use]]]
-                )
-            ),
-            heads=frozen(
-                np.concatenate(
-                    [out_vertex[save_values], in_vertex[recompute_values], in_vertex[problem.consumers[use]]]
-                )
-            ),
-        )
+        tails = [in_vertex[save_values], np.full(len(recompute_values), SOURCE), out_vertex[problem.producers[use]]]
+        heads = [out_vertex[save_values], in_vertex[recompute_values], in_vertex[problem.consumers[use]]]
+        ends = (frozen(np.concatenate(parts)) for parts in (tails, heads))
+        return cls(problem, in_vertex, out_vertex, always_saved, save_values, recompute_values, *ends)
 
     def with_multipliers(self, weights: Multipliers) -> Reduction:
         """Returns the reduction under multipliers, with array objects of its own.
@@ -283,6 +269,7 @@ class Arcs:
         unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
         infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
         can_save = ~problem.cannot_save.mask[save_values]
+        saving = np.where(can_save, save_weight[save_values], infinity)
         uses = np.zeros(len(self.tails) - len(save_values) - len(recompute_values), np.int64)
         no_tie = np.zeros(len(recompute_values), np.int64)
         recompute_ties = no_tie if weights.cost else problem.recompute_cost[recompute_values]
@@ -290,13 +277,7 @@ class Arcs:
             num_vertices=2 + 2 * len(problem),
             tails=separate_view(self.tails),
             heads=separate_view(self.heads),
-            capacities=np.concatenate(
-                [
-                    np.where(can_save, save_weight[save_values], infinity),
-                    recompute_weight[recompute_values],
-                    uses + infinity,
-                ]
-            ),
+            capacities=np.concatenate([saving, recompute_weight[recompute_values], uses + infinity]),
             infinity=infinity,
             tiebreaks=(
                 np.concatenate([np.where(can_save, terms.save_tie[save_values], 0), recompute_ties, uses]),

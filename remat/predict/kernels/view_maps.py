@@ -118,10 +118,7 @@ def _same(_call: Call, _shape: Shape, dims: Dims) -> Access:
 
 
 VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
-    "aten.view": _reshape,
-    "aten.reshape": _reshape,
-    "aten._unsafe_view": _reshape,
-    "aten._reshape_alias": _reshape,
+    **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view", "aten._reshape_alias"), _reshape),
     "aten.permute": _permute,
     "aten.transpose": _transpose,
     "aten.t": _t,
@@ -130,9 +127,7 @@ VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
     "aten.squeeze": _squeeze,
     "aten.select": _select,
     "aten.slice": _slice,
-    "aten.alias": _same,
-    "aten.detach": _same,
-    "aten.lift_fresh_copy": _same,
+    **dict.fromkeys(("aten.alias", "aten.detach", "aten.lift_fresh_copy"), _same),
 }
 """Operators that are index arithmetic: no kernel, no bytes."""
 

@@ -199,9 +199,8 @@ class _TrainingRun:
         with counting_kernels() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
         first_s = time.perf_counter() - start
-        saved = saved_activations(self.step, self.model, *self.args)[
-            1
-        ]  # without the step's result, which would keep its graph alive
+        # Without the step's result, which would keep its graph alive.
+        saved = saved_activations(self.step, self.model, *self.args)[1]
         if self._device().type == "cuda":
             self._train()  # cuBLAS keeps what it allocates in the first steps; later steps do not allocate it
         self._forget_gradients()
