@@ -9,8 +9,6 @@ for small ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from remat.facts.columns import BoolArray
@@ -57,7 +55,8 @@ def surely_called(facts: StorageFacts) -> BoolArray:
     graph = facts.graph
     called = graph.compute_bound & facts.computed
     for v in np.flatnonzero(called).tolist():
-        called[v] = _is_large(graph, (v, *graph.operands[v]))
+        shapes = (graph.shapes[u] for u in (v, *graph.operands[v]))
+        called[v] = all(min(shape[-2:]) >= _LEAST for shape in shapes if len(shape) > 1)
     return called
 
 
@@ -70,7 +69,3 @@ def _bytes(facts: StorageFacts, kinds: dict[Why, BoolArray]) -> dict[int, tuple[
             size = min(int(facts.graph.bytes[v]), int(facts.size[base]))
             alive[base] = max(alive.get(base, (0, why)), (size, why), key=lambda item: item[0])
     return alive
-
-
-def _is_large(graph: Graph, values: Iterable[int]) -> bool:
-    return all(min(graph.shapes[v][-2:]) >= _LEAST for v in values if len(graph.shapes[v]) > 1)

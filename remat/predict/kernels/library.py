@@ -238,14 +238,10 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
             strides = channels_last(view.shape) if lowering.uses.convolves else in_order_of(view.shape, order)
             lowering.views[u] = lowering.stores.in_order(view, strides)
     result = library(lowering, call)
-    if lowering.stores.backend.gpu:
-        _as_cudnn_writes(lowering, call, any(_channels_last(lowering.views[u]) for u in (image, filters)))
+    if lowering.stores.backend.gpu:  # cuDNN gives a gradient the layout of its arguments, even where eager's differs
+        last = any(_channels_last(lowering.views[u]) for u in (image, filters))
+        lay_out_elements(lowering, call, lambda one: (channels_last if last else contiguous_strides)(one.shape))
     return result
-
-
-# cuDNN gives a gradient the layout of its arguments, even where eager's differs.
-def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
-    lay_out_elements(lowering, call, lambda one: channels_last(one.shape) if last else contiguous_strides(one.shape))
 
 
 def lay_out_elements(lowering: Lowering, call: Call, strides_of: Callable[[Call], Shape]) -> None:

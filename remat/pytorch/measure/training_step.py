@@ -158,7 +158,9 @@ def measure(
         else {"strategy": name, **replace(measured[name], times_s=tuple(times[name])).row(), **judged[name]}
         for name in runs
     ]
-    return _table(rows)
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
 
 
 def _judged(eager: _TrainingRun, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
@@ -178,12 +180,6 @@ _DTYPES = {
     "compared_with": "str",
     "error": "str",
 }
-
-
-def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def discrete_choices(ops: Operators, values: Values, inputs: Inputs, forward: Bo
         forward: (n,) the values of the forward pass.
     """
     n, u, v = len(forward), inputs.producers, inputs.consumers
-    packets = [_packet(op.name) for op in ops.different]
+    packets = [op.name.removeprefix("aten.").removeprefix("prims.").partition(".")[0] for op in ops.different]
     kinds = np.array([_kind(dtype) for dtype in values.dtypes])
     discrete, number = kinds == "discrete", kinds == "number"
     mask = np.array([dtype == "bool" for dtype in values.dtypes], np.bool_)
@@ -117,7 +117,3 @@ def _kind(dtype: str) -> str:
     if dtype.startswith(("float", "bfloat", "complex")):
         return "number"
     return "discrete" if dtype == "bool" or dtype.startswith(("int", "uint")) else ""
-
-
-def _packet(name: str) -> str:
-    return name.removeprefix("aten.").removeprefix("prims.").partition(".")[0]

@@ -178,7 +178,7 @@ class Partitioner(CustomPartitionerFn):
                 PlannedGraph(
                     graph,
                     mine,
-                    self._plan_source(request),
+                    "a plan that was given" if self.plans else label(request.cost_model),
                     took,
                     copy_stream=self.copy_stream,
                     remarks=tuple(remarks.values()),
@@ -198,9 +198,6 @@ class Partitioner(CustomPartitionerFn):
             self.log.add(mine)
         store_plans(planned, backward if joint_inputs else None)
         return forward, backward
-
-    def _plan_source(self, request: PlanRequest) -> str:
-        return "a plan that was given" if self.plans else label(request.cost_model)
 
     # A memory budget of PyTorch counts if the user has asked for no other.
     def _cost_model(self) -> CostModel:

@@ -41,7 +41,9 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
     with ExitStack() as stack:
         for name, value in answers.items():
             stack.enter_context(thread_local_patch(torch.cuda, name, _always(value), constant=True))
-        stack.enter_context(thread_local_patch(torch.cuda, "get_rng_state", _no_state))
+        stack.enter_context(
+            thread_local_patch(torch.cuda, "get_rng_state", lambda *_, **__: torch.zeros(16, dtype=torch.uint8))
+        )
         stack.enter_context(thread_local_patch(torch.cuda, "set_rng_state", _always(None)))
         # For a model with `torch.cuda.device(...)`, Dynamo calls the functions under names of its own since torch 2.13.
         variable = internals("torch._dynamo.variables.ctx_manager").CUDADeviceVariable
@@ -66,11 +68,6 @@ def _always(value: object) -> Callable[..., Any]:
         return value
 
     return answer
-
-
-def _no_state(*args: object, **kwargs: object) -> torch.Tensor:
-    del args, kwargs
-    return torch.zeros(16, dtype=torch.uint8)
 
 
 @contextmanager

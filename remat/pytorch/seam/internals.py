@@ -114,16 +114,13 @@ def internals(path: str) -> Any:
         attribute: Any = module
         for part in name.split("."):
             attribute = getattr(attribute, part, _GONE)
-        if attribute is _GONE or (parameters and not _takes(attribute, parameters.split(","))):
+        needed = {*parameters.split(",")} - {""}
+        if attribute is _GONE or (needed and not needed <= inspect.signature(attribute).parameters.keys()):
             raise unsupported(f"{path}.{entry.replace(',', ', ')} is gone")
     return module
 
 
 _GONE = object()
-
-
-def _takes(function: Any, parameters: list[str]) -> bool:
-    return set(parameters) <= set(inspect.signature(function).parameters)
 
 
 def unsupported(what: str) -> UnsupportedTorch:
