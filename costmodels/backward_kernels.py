@@ -57,8 +57,7 @@ class BackwardKernels:
         for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
             if through[v] and not tangents[u]:
                 reached[u] |= reached[v]
-        counts = [bits.bit_count() for bits in reached]
-        return np.where(graph.in_tangents, 0, np.array(counts, np.int64))
+        return np.where(graph.in_tangents, 0, np.array([bits.bit_count() for bits in reached], np.int64))
 
 
 def _kernels(graph: Graph) -> list[int]:

@@ -79,8 +79,7 @@ class Network:
                 f"take a solver with a larger `largest_capacity` (`remat plugins solvers --json` lists them)"
             )
         capacities[~finite] = infinity
-        network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
-        return network, unit
+        return Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks), unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
         """Returns a network with the same minimum cuts, with as many tiebreaks in its capacities as `largest` allows.

@@ -73,8 +73,7 @@ def _squeeze(call: Call, shape: Shape, dims: Dims) -> Access:
 
 def _select(call: Call, shape: Shape, dims: Dims) -> Access:
     dim = positive(call.args[1], len(shape))
-    start = at(dims[dim], positive(call.args[2], shape[dim]))
-    return dims[:dim] + dims[dim + 1 :], start
+    return dims[:dim] + dims[dim + 1 :], at(dims[dim], positive(call.args[2], shape[dim]))
 
 
 def at(digits: Digits, index: int) -> int:

@@ -71,8 +71,7 @@ def torchs_plans_of(
         del num_fwd_outputs
         chosen: list[fx.Node] = []
         for budget in budgets:
-            chosen = torchs_choice_at(joint_graph, node_info, budget)
-            plans[budget] = plan_that_saves(graph, chosen)
+            plans[budget] = plan_that_saves(graph, torchs_choice_at(joint_graph, node_info, budget))
         return chosen
 
     with for_device():
@@ -101,5 +100,4 @@ def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> li
 def plan_that_saves(graph: Graph, nodes: list[fx.Node]) -> Plan:
     """Returns the plan that saves the values of these nodes."""
     names = {node.name for node in nodes}
-    saved = np.array([name in names for name in graph.names], np.bool_)
-    return Choice.from_saved(graph, saved).plan(graph)
+    return Choice.from_saved(graph, np.array([name in names for name in graph.names], np.bool_)).plan(graph)
