@@ -28,7 +28,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, separate_view
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, mask_of, separate_view
 from remat.problem.feasibility import ForcedValues, forced_values
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
@@ -160,8 +160,7 @@ def _merged(
         np.add.at(total, group, column[inner])
         return total
 
-    infinite = np.zeros(len(codes), np.bool_)
-    infinite[group[capacities[inner] >= infinity]] = True
+    infinite = mask_of(group[capacities[inner] >= infinity], len(codes))
     finite = summed(np.where(capacities >= infinity, 0, capacities))
     merged = np.where(infinite, infinity, finite)
     return Network(
@@ -215,8 +214,7 @@ class Reduction:
 
     def sink_side(self, choice: Choice) -> BoolArray:
         """Returns a mask (num_vertices,) of the sink side of the cut of a choice."""
-        side = np.zeros(self.network.num_vertices, np.bool_)
-        side[self.out_vertex[choice.saved | choice.recomputed]] = True
+        side = mask_of(self.out_vertex[choice.saved | choice.recomputed], self.network.num_vertices)
         side[self.in_vertex[choice.recomputed]] = True
         side[SINK] = True
         return side

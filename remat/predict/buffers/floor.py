@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, mask_of
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.bound import WorkingSet, always_saved
 from remat.predict.memory.storages import StorageFacts
@@ -32,8 +32,7 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     for v in np.flatnonzero(surely_called(facts)).tolist():
         backward = graph.region[v] == Region.TANGENTS
         if facts.live[v] if backward else graph.region[v] == Region.FORWARD:
-            inside = np.zeros(n, np.bool_)
-            inside[[v, *graph.operands[v]]] = True
+            inside = mask_of([v, *graph.operands[v]], n)
             held = outputs if backward else np.zeros(n, np.bool_)
             points.append(
                 (graph.names[v], graph.ops[v], bool(backward), _bytes(facts, {"output": held, "transient": inside}))

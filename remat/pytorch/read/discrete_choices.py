@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, any_set
+from remat.facts.columns import BoolArray, any_set, mask_of
 from remat.facts.uses import operands_of, propagate_to_operands
 from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import GROUPED, Operators
@@ -66,9 +66,7 @@ def discrete_choices(ops: Operators, values: Values, inputs: Inputs, forward: Bo
     mask = np.array([dtype == "bool" for dtype in values.dtypes], np.bool_)
 
     def reading(read: BoolArray) -> BoolArray:
-        readers = np.zeros(n, np.bool_)
-        readers[v[read[u]]] = True
-        return readers
+        return mask_of(v[read[u]], n)
 
     elements = ops.are([packet == "getitem" for packet in packets])
     of_numbers = reading(number)
