@@ -39,14 +39,9 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
             )
     name, op, backward, most = max(points, key=lambda point: sum(size for size, _ in point[3].values()))
     tensors = sorted(most.items(), key=lambda item: -item[1][0])
-    return WorkingSet(
-        sum(size for size, _ in most.values()),
-        name,
-        op,
-        backward,
-        tuple(LiveTensor(graph.names[base], size, why, backward, graph.places[base]) for base, (size, why) in tensors),
-        graph.places[graph.index[name]] if name else "",
-    )
+    listed = (LiveTensor(graph.names[b], size, why, backward, graph.places[b]) for b, (size, why) in tensors)
+    total, place = sum(size for size, _ in most.values()), graph.places[graph.index[name]] if name else ""
+    return WorkingSet(total, name, op, backward, tuple(listed), place)
 
 
 def surely_called(facts: StorageFacts) -> BoolArray:

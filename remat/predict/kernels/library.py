@@ -201,12 +201,8 @@ def _plus_bias(lowering: Lowering, call: Call, result: View, bias: View) -> View
     (channels,) = bias.access[0]
     draft = Draft(lowering.stores, {call.position})
     draft.take(result)
-    draft.take(
-        lowering.stores.broadcast(
-            View(bias.box, (*bias.shape, *ones), ((channels, *((),) * len(ones)), bias.access[1]), bias.stored),
-            call.shape,
-        )
-    )
+    access = (channels, *((),) * len(ones)), bias.access[1]
+    draft.take(lowering.stores.broadcast(View(bias.box, (*bias.shape, *ones), access, bias.stored), call.shape))
     return draft.done(call.position, call.shape, call.itemsize)
 
 
