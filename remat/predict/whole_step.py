@@ -98,14 +98,9 @@ class FixedMemory:
         """
         passes = max(line.forward_peak_bytes, line.backward_peak_bytes + self.tangent_bytes) + waiting_bytes
         first, later = self.outside_bytes
-        return PlanForecast(
-            name,
-            plan,
-            line.saved_bytes,
-            passes,
-            max(self.own_bytes + self.optimizer.initial_bytes + passes, first),
-            max(self.own_bytes + self.optimizer.state_bytes + passes, later),
-        )
+        first = max(self.own_bytes + self.optimizer.initial_bytes + passes, first)
+        later = max(self.own_bytes + self.optimizer.state_bytes + passes, later)
+        return PlanForecast(name, plan, line.saved_bytes, passes, first, later)
 
     def available_for_passes(self, memory_bytes: int) -> int:
         """Returns how many bytes of a device's memory the two passes may take in every step."""

@@ -257,12 +257,6 @@ class Fuser:
         values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
         if loop.generated:
             values -= scheduled.library_values
-        return Kernel(
-            backward,
-            loop.generated,
-            tuple(sorted(values)),
-            tuple(dict.fromkeys(self._base[b.value] for b in reads)),
-            tuple(dict.fromkeys(self._base[b.value] for b in writes)),
-            sum(min(b.bytes, limit.get(b, b.bytes)) for b in reads),
-            sum(min(b.bytes, limit.get(b, b.bytes)) for b in writes),
-        )
+        read, written = (tuple(dict.fromkeys(self._base[b.value] for b in of)) for of in (reads, writes))
+        read_bytes, written_bytes = (sum(min(b.bytes, limit.get(b, b.bytes)) for b in of) for of in (reads, writes))
+        return Kernel(backward, loop.generated, tuple(sorted(values)), read, written, read_bytes, written_bytes)

@@ -192,8 +192,8 @@ def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
 
 # Clears caches of facts about devices; tables of patterns stay, because they are made only once.
 def _forget() -> None:
-    modules = internals("torch.utils._triton"), internals("torch._inductor.utils")
-    functions: list[Any] = [function for module in modules for function in vars(module).values()]
-    for function in (*functions, internals("torch._inductor.runtime.hints").DeviceProperties.create):
+    triton, utilities = internals("torch.utils._triton").__dict__, internals("torch._inductor.utils").__dict__
+    properties: Any = internals("torch._inductor.runtime.hints").DeviceProperties.create
+    for function in (*triton.values(), *utilities.values(), properties):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
