@@ -57,8 +57,7 @@ class BackwardKernels:
         for u, v in zip(graph.producers[order].tolist(), graph.consumers[order].tolist(), strict=True):
             if through[v] and not tangents[u]:
                 reached[u] |= reached[v]
-        counts = [bits.bit_count() for bits in reached]
-        return np.where(graph.in_tangents, 0, np.array(counts, np.int64))
+        return np.where(graph.in_tangents, 0, np.array([bits.bit_count() for bits in reached], np.int64))
 
 
 def _kernels(graph: Graph) -> list[int]:
@@ -103,6 +102,4 @@ def _own_kernel(
 def _written(graph: Graph, called_on: IntArray) -> BoolArray:
     written = graph.input | graph.output
     written[called_on] = True
-    by_base = np.zeros(len(graph), np.bool_)
-    by_base[graph.base[written]] = True
-    return by_base[graph.base]
+    return graph.owners(written)[graph.base]

@@ -34,5 +34,4 @@ class FusionPairs(CostModel):
         bans, operators = Bans.none(len(graph)), ~graph.view & ~graph.input & ~graph.in_tangents
         for name in _RULES:
             bans = bans.also(RULES[name].bans(graph, bans.mask) & operators, RULES[name].reason)
-        price = graph.save_traffic
-        return replace(Terms.nothing(graph), save_cost=price, cannot_recompute=bans)
+        return replace(Terms.nothing(graph), save_cost=graph.save_traffic, cannot_recompute=bans)

@@ -62,6 +62,4 @@ def _dispensable_views(graph: Graph) -> BoolArray:
     from_owner_alone[graph.consumers[other_storage]] = False
     owner_stays = graph.cannot_save.mask | graph.must_recompute | graph.prefer_recompute
     exceptions = np.where(view, graph.cannot_recompute.mask | graph.must_save | ~from_owner_alone, owner_stays)
-    excluded = np.zeros(len(graph), np.bool_)
-    excluded[graph.base[exceptions]] = True
-    return view & ~excluded[graph.base] & ~graph.input[graph.base]
+    return view & ~(graph.owners(exceptions) | graph.input)[graph.base]

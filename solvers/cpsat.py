@@ -108,13 +108,8 @@ class CPSAT(Solver):
         response = backend.response_proto
         bound = model.cost(response.inner_objective_lower_bound)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return Solution(
-                None,
-                None,
-                Termination(TerminationReason.LIMIT, bound, limit=ended_early().limit),
-                certificate,
-                self.name,
-            )
+            ended = Termination(TerminationReason.LIMIT, bound, limit=ended_early().limit)
+            return Solution(None, None, ended, certificate, self.name)
         choice = Choice.from_saved(problem, *model.read(np.array(response.solution, np.int64)))
         plan, cost = choice.plan(problem), choice.cost(problem)
         # CP-SAT also calls a plan within the tolerance optimal.

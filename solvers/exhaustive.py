@@ -65,18 +65,11 @@ class Exhaustive(Solver):
         certificate = Enumeration(len(recompute))
         if not legal.any():
             return Solution(None, None, Termination(TerminationReason.INFEASIBLE), certificate, self.name)
-        cost = (
-            _weigh(save & ~host, problem.save_cost) + _weigh(recompute, problem.recompute_cost) + _weigh(host, copies)
-        )
+        cost = _weigh(save & ~host, problem.save_cost) + _weigh(recompute, problem.recompute_cost)
+        cost += _weigh(host, copies)
         tensors = _weigh(save, np.ones(n, np.int64))
         legal_choices = np.flatnonzero(legal)
-        keys = (
-            host[legal_choices],
-            recompute[legal_choices],
-            tensors[legal_choices],
-            saved_bytes[legal_choices],
-            cost[legal_choices],
-        )
+        keys = [key[legal_choices] for key in (host, recompute, tensors, saved_bytes, cost)]
         best = int(legal_choices[np.lexsort(keys)[0]])
         saved, hosted = (((bits[best] >> np.arange(n)) & 1).astype(np.bool_) for bits in (save, host))
         plan = Choice.from_saved(problem, saved, hosted).plan(problem)

@@ -104,17 +104,14 @@ class PeakProgram:
         mixed[base[barred]] = True
         self._sure: BoolArray = (~facts.fusible | sure | graph.gradient)[base]
         self._sure_forward: BoolArray = (~facts.fusible | sure_forward | graph.output)[base]
-        returned = np.zeros(n, np.bool_)
-        returned[base[graph.gradient | graph.output]] = True
+        returned = graph.owners(graph.gradient | graph.output)
         self._in_registers: BoolArray = facts.fusible & owner & ~mixed & ~returned
         # A value is written if all operators of such a tuple run: the reader of a view, and the views between them.
         self._written_by: dict[int, list[tuple[int, ...]]] = {}
         for u, w in zip(barred.tolist(), barred_by.tolist(), strict=True):
             if not facts.tangents[w] and not (self._sure[u] and self._sure_forward[u]):
                 self._written_by.setdefault(int(base[u]), []).append((w, *_views_up(facts, u)))
-        outputs = np.zeros(n, np.bool_)
-        outputs[base[graph.output]] = True
-        self._in_output: BoolArray = outputs[base]
+        self._in_output: BoolArray = graph.owners(graph.output)[base]
         reads = facts.live[facts.readers] & ~facts.tangents[facts.producers]
         self._read_until = np.full(n, -1)
         np.maximum.at(self._read_until, facts.producers[reads], kernel_ends(facts)[facts.readers[reads]])

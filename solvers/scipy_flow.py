@@ -43,8 +43,7 @@ class SciPy(FlowSolver):
         if not len(network.capacities):  # SciPy would return a sparse array for no indices, not a dense one
             return np.zeros(0, np.int64), None
         shape = (network.num_vertices, network.num_vertices)
-        ends = (network.tails, network.heads)
-        matrix = csr_array((network.capacities.astype(np.int32), ends), shape=shape)
+        matrix = csr_array((network.capacities.astype(np.int32), (network.tails, network.heads)), shape=shape)
         matrix.sum_duplicates()
         result = maximum_flow(matrix, SOURCE, SINK, method=self.method)
         # The flow matrix is antisymmetric: two opposite arcs have the net flow. Only networks with merged

@@ -41,11 +41,7 @@ def storage_owners(graph: Graph, saved: BoolArray) -> BoolArray:
     donated = saved & ~graph.derived(externally_visible)
     count = np.bincount(base[donated], minlength=len(graph))
     views = donated & (count[base] > 1) & (base != np.arange(len(graph)))
-    if not any_set(views):
-        return saved
-    handed = saved & ~views
-    handed[base[views]] = True
-    return handed
+    return (saved & ~views) | graph.owners(views) if any_set(views) else saved
 
 
 def externally_visible(graph: Graph) -> BoolArray:

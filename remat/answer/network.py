@@ -28,7 +28,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.errors import UnsupportedProblem
-from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, separate_view
+from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, common_divisor, frozen, mask_of, separate_view
 from remat.problem.feasibility import ForcedValues, forced_values
 from remat.problem.multipliers import BY_COST, Multipliers
 from remat.problem.problem import Problem
@@ -79,8 +79,7 @@ class Network:
                 f"take a solver with a larger `largest_capacity` (`remat plugins solvers --json` lists them)"
             )
         capacities[~finite] = infinity
-        network = Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks)
-        return network, unit
+        return Network(self.num_vertices, self.tails, self.heads, capacities, infinity, self.tiebreaks), unit
 
     def with_tiebreaks(self, largest: int | None) -> Network:
         """Returns a network with the same minimum cuts, with as many tiebreaks in its capacities as `largest` allows.
@@ -161,8 +160,7 @@ def _merged(
         np.add.at(total, group, column[inner])
         return total
 
-    infinite = np.zeros(len(codes), np.bool_)
-    infinite[group[capacities[inner] >= infinity]] = True
+    infinite = mask_of(group[capacities[inner] >= infinity], len(codes))
     finite = summed(np.where(capacities >= infinity, 0, capacities))
     merged = np.where(infinite, infinity, finite)
     return Network(
@@ -216,8 +214,7 @@ class Reduction:
 
     def sink_side(self, choice: Choice) -> BoolArray:
         """Returns a mask (num_vertices,) of the sink side of the cut of a choice."""
-        side = np.zeros(self.network.num_vertices, np.bool_)
-        side[self.out_vertex[choice.saved | choice.recomputed]] = True
+        side = mask_of(self.out_vertex[choice.saved | choice.recomputed], self.network.num_vertices)
         side[self.in_vertex[choice.recomputed]] = True
         side[SINK] = True
         return side
@@ -253,24 +250,10 @@ class Arcs:
         use &= is_useful[problem.consumers]
         save_values = (is_useful & ~(always_saved | rules.unavailable)).nonzero()[0]
         recompute_values = (is_useful & ~rules.not_recomputable & (problem.recompute_cost > 0)).nonzero()[0]
-        return cls(
-            problem,
-            in_vertex,
-            out_vertex,
-            always_saved,
-            save_values,
-            recompute_values,
-            tails=frozen(
-                np.concatenate(
-                    [in_vertex[save_values], np.full(len(recompute_values), SOURCE), out_vertex[problem.producers[use]]]
-                )
-            ),
-            heads=frozen(
-                np.concatenate(
-                    [out_vertex[save_values], in_vertex[recompute_values], in_vertex[problem.consumers[use]]]
-                )
-            ),
-        )
+        tails = [in_vertex[save_values], np.full(len(recompute_values), SOURCE), out_vertex[problem.producers[use]]]
+        heads = [out_vertex[save_values], in_vertex[recompute_values], in_vertex[problem.consumers[use]]]
+        ends = (frozen(np.concatenate(parts)) for parts in (tails, heads))
+        return cls(problem, in_vertex, out_vertex, always_saved, save_values, recompute_values, *ends)
 
     def with_multipliers(self, weights: Multipliers) -> Reduction:
         """Returns the reduction under multipliers, with array objects of its own.
@@ -283,6 +266,7 @@ class Arcs:
         unit, save_weight, recompute_weight = terms.unit, terms.save, terms.recompute
         infinity = int(save_weight.sum() + recompute_weight.sum()) + 1
         can_save = ~problem.cannot_save.mask[save_values]
+        saving = np.where(can_save, save_weight[save_values], infinity)
         uses = np.zeros(len(self.tails) - len(save_values) - len(recompute_values), np.int64)
         no_tie = np.zeros(len(recompute_values), np.int64)
         recompute_ties = no_tie if weights.cost else problem.recompute_cost[recompute_values]
@@ -290,13 +274,7 @@ class Arcs:
             num_vertices=2 + 2 * len(problem),
             tails=separate_view(self.tails),
             heads=separate_view(self.heads),
-            capacities=np.concatenate(
-                [
-                    np.where(can_save, save_weight[save_values], infinity),
-                    recompute_weight[recompute_values],
-                    uses + infinity,
-                ]
-            ),
+            capacities=np.concatenate([saving, recompute_weight[recompute_values], uses + infinity]),
             infinity=infinity,
             tiebreaks=(
                 np.concatenate([np.where(can_save, terms.save_tie[save_values], 0), recompute_ties, uses]),

@@ -142,9 +142,7 @@ def usable_solvers() -> list[str]:
 
 def find_solver(solver: str | Solver) -> Solver:
     """Returns the solver of this name, with its default options; an instance is returned as it is."""
-    if isinstance(solver, str):
-        return solver_class(solver)()
-    return _instance(solver, Solver, "solver")
+    return solver_class(solver)() if isinstance(solver, str) else _instance(solver, Solver, "solver")
 
 
 def find_costmodel(cost_model: str | CostModel) -> CostModel:

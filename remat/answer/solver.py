@@ -163,13 +163,8 @@ class FlowSolver(Solver):
 
     def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
         cut = self.minimum_cut(problem)
-        return Solution(
-            cut.choice.plan(problem),
-            cut.weight,
-            Termination(TerminationReason.OPTIMAL, cut.weight),
-            cut.certificate,
-            self.name,
-        )
+        ended = Termination(TerminationReason.OPTIMAL, cut.weight)
+        return Solution(cut.choice.plan(problem), cut.weight, ended, cut.certificate, self.name)
 
     def minimum_cut(
         self, problem: Problem, multipliers: Multipliers = BY_COST, rules: ForcedValues | None = None

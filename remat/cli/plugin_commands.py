@@ -12,15 +12,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from rich.text import Text
 
+from remat.answer import registry
 from remat.answer.option_text import default_of, options_of
-from remat.answer.registry import (
-    costmodel_class,
-    costmodel_names,
-    estimator_class,
-    estimator_names,
-    solver_class,
-    solver_names,
-)
 from remat.answer.solver import Solver
 from remat.cli.output import Answer, bold, picked, table
 from remat.predict.time.known_devices import ALIASES, HERE, KNOWN
@@ -51,10 +44,10 @@ def plugins(kind: Annotated[Kind | None, typer.Argument(help="List only these.")
 
 def _described(kind: Kind) -> list[dict[str, Any]]:
     if kind is Kind.SOLVERS:
-        return [_described_solver(solver_class(name)) for name in solver_names()]
+        return [_described_solver(registry.solver_class(name)) for name in registry.solver_names()]
     if kind is Kind.ESTIMATORS:
-        return [_plugin(one) | {"unit": one.unit} for one in map(estimator_class, estimator_names())]
-    return [_described_cost_model(costmodel_class(name)) for name in costmodel_names()]
+        return [_plugin(one) | {"unit": one.unit} for one in map(registry.estimator_class, registry.estimator_names())]
+    return [_described_cost_model(registry.costmodel_class(name)) for name in registry.costmodel_names()]
 
 
 def _lines(kind: Kind, entries: list[dict[str, Any]]) -> Iterator[object]:

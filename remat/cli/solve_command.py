@@ -143,17 +143,15 @@ def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str, top: i
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
     priced = bool(problem.save_cost[positions].any())  # no column if saving is free
-    has_places = any(problem.places)  # the operator does not fit into 80 columns, too; the name mostly tells it
+    about = (
+        "from" if any(problem.places) else "operator"
+    )  # the operator does not fit into 80 columns, too; the name mostly tells it
     if order and top > 0:
         yield ""
         yield table(
             {
                 "saved activation": problem.names[v],
-                **(
-                    {"from": problem.places[v]}
-                    if has_places
-                    else {"operator": graph.ops[graph.index[problem.names[v]]]}
-                ),
+                about: problem.places[v] if about == "from" else graph.ops[graph.index[problem.names[v]]],
                 "memory": human_bytes(int(problem.save_bytes[v])),
                 **({"price": human_price(int(problem.save_cost[v]), unit)} if priced else {}),
             }

@@ -92,8 +92,7 @@ class Bans(FrozenColumns):
         if not any_set(fresh):
             return self
         reasons = self.reasons if reason in self.reasons else (*self.reasons, reason)
-        codes = np.where(fresh, reasons.index(reason) + 1, self.codes)
-        return Bans(frozen(codes), reasons)
+        return Bans(frozen(np.where(fresh, reasons.index(reason) + 1, self.codes)), reasons)
 
     def __or__(self, other: Bans) -> Bans:
         """Returns both sets of bans; a value that both forbid has the reason of `self`."""

@@ -136,6 +136,13 @@ def _frozen_again(value: Any) -> Any:
     return frozen(value) if type(value) is np.ndarray and value.dtype.kind in "biu" else value
 
 
+def mask_of(positions: IntArray | Sequence[int], length: int) -> BoolArray:
+    """Returns a mask (length,) that is set at these positions."""
+    mask = np.zeros(length, np.bool_)
+    mask[positions] = True
+    return mask
+
+
 def any_set(mask: BoolArray) -> bool:
     """Returns whether any flag is set: three times as fast as `mask.any()` on the short columns of small models."""
     return bool(np.count_nonzero(mask))

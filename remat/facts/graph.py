@@ -33,6 +33,7 @@ from remat.facts.columns import (
     bool_column,
     frozen,
     int_column,
+    mask_of,
     name_column,
 )
 from remat.facts.graph_file import read_columns, write_columns
@@ -279,9 +280,7 @@ class Graph(FrozenColumns):
 
     def owners(self, values: BoolArray) -> BoolArray:
         """Returns a mask (n,) of the owners of the storages of some values (n,)."""
-        owners = np.zeros(len(self), np.bool_)
-        owners[self.base[values]] = True
-        return owners
+        return mask_of(self.base[values], len(self))
 
     def with_elements(self, values: BoolArray) -> BoolArray:
         """Returns a mask (n,) of some values (n,) and, for each tuple among them, of its elements.

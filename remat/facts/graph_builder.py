@@ -11,7 +11,7 @@ import numpy as np
 from remat.errors import InvalidGraph
 from remat.facts.argument_checks import checked_list
 from remat.facts.bans import Bans
-from remat.facts.columns import FLAGS
+from remat.facts.columns import FLAGS, mask_of
 from remat.facts.graph import Graph, Region
 
 
@@ -141,7 +141,7 @@ class GraphBuilder:
         storage: list[int] = []
         for v, value in enumerate(values):
             storage.append(storage[value.operands[0]] if value.view else v)
-        flags: dict[str, Any] = {flag: self._flag(flag) for flag in FLAGS}
+        flags: dict[str, Any] = {flag: mask_of([*self._marks[flag]], n) for flag in FLAGS}
         fusible = flags["fusible"]
         producers = np.array([u for u, _ in uses], np.int64)
         consumers = np.array([v for _, v in uses], np.int64)
@@ -198,11 +198,6 @@ class GraphBuilder:
         except (KeyError, TypeError):
             names = ", ".join(self._position) or "none yet"
             raise InvalidGraph(f"GraphBuilder: no value named {name!r}; there are: {names}") from None
-
-    def _flag(self, mark: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        flags = np.zeros(len(self._position), np.bool_)
-        flags[list(self._marks[mark])] = True
-        return flags
 
 
 def _shape(shape: tuple[int, ...]) -> tuple[int, ...]:

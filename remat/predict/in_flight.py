@@ -32,16 +32,14 @@ def other_calls_bytes(graph: Graph, line: Timeline, calls: int) -> int:
 
 def accumulated_bytes(graph: Graph) -> int:
     """Returns an upper bound on the bytes of the parameters' gradients, to which each call adds its own."""
-    returned = np.zeros(len(graph), np.bool_)
-    returned[graph.base[graph.gradient]] = True
+    gradients = graph.owners(graph.gradient) & ~graph.input
     # A graph does not say which gradients are those of parameters; these are no larger than their parameters.
-    gradients, parameters = (int(graph.bytes[of].sum()) for of in (returned & ~graph.input, graph.parameter))
-    return min(gradients, parameters)
+    return min(int(graph.bytes[of].sum()) for of in (gradients, graph.parameter))
 
 
 def result_bytes(graph: Graph) -> int:
     """Returns the bytes of the storages that a call returns, without those of inputs."""
-    return int(graph.bytes[np.unique(graph.base[graph.output & ~graph.input[graph.base]])].sum())
+    return int(graph.bytes[graph.owners(graph.output) & ~graph.input].sum())
 
 
 def argument_bytes(graph: Graph) -> int:

@@ -78,15 +78,11 @@ class FixedMemory:
     @classmethod
     def of(cls, graph: Graph, own_bytes: int, optimizer: OptimizerMemory) -> FixedMemory:
         """Computes the bytes of a graph's outputs, gradients and tangents."""
-        returned = np.zeros((2, len(graph)), np.bool_)
-        returned[0, graph.base[graph.gradient]] = True
-        returned[1, graph.base[graph.output]] = True
-        returned &= ~graph.input
+        gradient = graph.owners(graph.gradient) & ~graph.input
+        output = graph.owners(graph.output) & ~graph.input & ~gradient
         tangent = graph.in_tangents & (np.array(graph.ops) == "placeholder")
-        gradients, outputs, tangents = (
-            int(graph.bytes[mask].sum()) for mask in (returned[0], returned[1] & ~returned[0], tangent)
-        )
-        return cls(own_bytes, gradients, outputs, tangents, optimizer)
+        fixed = (int(graph.bytes[mask].sum()) for mask in (gradient, output, tangent))
+        return cls(own_bytes, *fixed, optimizer=optimizer)
 
     @property
     def outside_bytes(self) -> tuple[int, int]:
@@ -102,14 +98,9 @@ class FixedMemory:
         """
         passes = max(line.forward_peak_bytes, line.backward_peak_bytes + self.tangent_bytes) + waiting_bytes
         first, later = self.outside_bytes
-        return PlanForecast(
-            name,
-            plan,
-            line.saved_bytes,
-            passes,
-            max(self.own_bytes + self.optimizer.initial_bytes + passes, first),
-            max(self.own_bytes + self.optimizer.state_bytes + passes, later),
-        )
+        first = max(self.own_bytes + self.optimizer.initial_bytes + passes, first)
+        later = max(self.own_bytes + self.optimizer.state_bytes + passes, later)
+        return PlanForecast(name, plan, line.saved_bytes, passes, first, later)
 
     def available_for_passes(self, memory_bytes: int) -> int:
         """Returns how many bytes of a device's memory the two passes may take in every step."""

@@ -66,8 +66,7 @@ def cannot_offload(graph: Graph) -> Bans:
     and values that would come back in another layout, because copies are contiguous. `.take(graph.plannable)` selects
     the values about which a plan decides.
     """
-    returned = np.zeros(len(checked_graph(graph)), np.bool_)
-    returned[graph.base[graph.output]] = True
+    returned = checked_graph(graph).owners(graph.output)
     tensor = (graph.bytes > 0) & np.fromiter((dtype != "symint" for dtype in graph.dtypes), np.bool_, len(graph))
     bans = graph.cannot_save.also(graph.in_tangents, "only the backward pass computes it")
     for mask, reason in (

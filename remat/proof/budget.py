@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.answer.registry import (
-    DEFAULT_SOLVER,
-    FALLBACK_SOLVER,
-    default_is_missing,
-    find_solver,
-    solver_class,
-    usable_solvers,
-)
+from remat.answer import registry
 from remat.answer.solver import Cut, FlowSolver, Solver
 from remat.errors import Infeasible, InvalidOption
 from remat.facts.bans import cannot_be
@@ -30,10 +23,10 @@ def flow_solver(solver: str | Solver | None = None) -> FlowSolver:
     Raises `InvalidOption` for a solver that computes no flows, `UnknownName` and `NotInstalled`.
     """
     if solver is None:
-        solver = FALLBACK_SOLVER if default_is_missing() else DEFAULT_SOLVER
-    instance = find_solver(solver)
+        solver = registry.FALLBACK_SOLVER if registry.default_is_missing() else registry.DEFAULT_SOLVER
+    instance = registry.find_solver(solver)
     if not isinstance(instance, FlowSolver):
-        names = [name for name in usable_solvers() if issubclass(solver_class(name), FlowSolver)]
+        names = [name for name in registry.usable_solvers() if issubclass(registry.solver_class(name), FlowSolver)]
         raise InvalidOption(f"a minimum cut needs a flow solver ({', '.join(names)}), got {instance.name!r}")
     instance.check_installed()
     return instance

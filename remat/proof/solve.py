@@ -6,14 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from remat.answer.registry import (
-    DEFAULT_BUDGET_SOLVER,
-    DEFAULT_SOLVER,
-    FALLBACK_SOLVERS,
-    default_is_missing,
-    find_solver,
-    usable_solvers,
-)
+from remat.answer import registry
 from remat.answer.solution import Solution, Termination, TerminationReason
 from remat.answer.solver import Solver
 from remat.errors import CertificateRejected, Infeasible, InvalidPlan, LimitReached
@@ -56,7 +49,7 @@ def solve(
     check_is_problem(problem)
     if solver is None:
         solver = _default_solver(problem)
-    algorithm, own_copy = find_solver(solver), _copy(problem)
+    algorithm, own_copy = registry.find_solver(solver), _copy(problem)
     algorithm.accept(own_copy, time_limit_s=time_limit_s)
     rules = forced_values(problem)
     try:
@@ -93,11 +86,11 @@ def solve(
 
 def _default_solver(problem: Problem) -> str:
     if problem.budgets:
-        return DEFAULT_BUDGET_SOLVER
-    if not default_is_missing():
-        return DEFAULT_SOLVER
-    *first, last = (name for name in FALLBACK_SOLVERS if name in usable_solvers())
-    return next((name for name in first if _is_within(problem, find_solver(name).largest_capacity)), last)
+        return registry.DEFAULT_BUDGET_SOLVER
+    if not registry.default_is_missing():
+        return registry.DEFAULT_SOLVER
+    *first, last = (name for name in registry.FALLBACK_SOLVERS if name in registry.usable_solvers())
+    return next((name for name in first if _is_within(problem, registry.find_solver(name).largest_capacity)), last)
 
 
 # Whether the solver can represent the sum of prices, and of the bytes and values that break ties.

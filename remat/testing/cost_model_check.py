@@ -40,10 +40,8 @@ def check_cost_model(model: type[CostModel] | CostModel, *, max_examples: int = 
 def _check_terms(model: CostModel, graph: Graph) -> None:
     terms = model.checked_terms(graph)
     require(_same(terms, model.terms(graph)), f"{model!r} prices the same graph differently the second time")
-    require(
-        _same(terms, model.terms(with_other_labels(graph))),
-        f"{model!r} looks at names or storage ids, which are only labels",
-    )
+    relabelled = model.terms(with_other_labels(graph))
+    require(_same(terms, relabelled), f"{model!r} looks at names or storage ids, which are only labels")
     require(_same(terms, (model + model).terms(graph), factor=2), f"{model!r} + itself must cost twice as much")
 
 
@@ -61,10 +59,11 @@ def _check_facts(model: CostModel, graph: Graph) -> None:
     expected = tuple(graph.names[i] for i in plannable.tolist())
     require(problem.names == expected, f"{model!r} must pose the values outside the tangents, in graph order")
     require(np.array_equal(problem.needed, graph.needed[plannable]), f"{model!r} changes what is needed")
-    wrongly_saved = (graph.cannot_save.mask | graph.must_recompute)[plannable] & ~problem.cannot_save.mask
-    wrongly_recomputed = (graph.cannot_recompute.mask | graph.must_save | graph.input)[
-        plannable
-    ] & ~problem.cannot_recompute.mask
-    for what, broken in (("saving", wrongly_saved), ("recomputing", wrongly_recomputed)):
-        names = ", ".join(expected[i] for i in np.flatnonzero(broken))
+    no_save = graph.cannot_save.mask | graph.must_recompute
+    no_recompute = graph.cannot_recompute.mask | graph.must_save | graph.input
+    for what, forbidden, bans in (
+        ("saving", no_save, problem.cannot_save),
+        ("recomputing", no_recompute, problem.cannot_recompute),
+    ):
+        names = ", ".join(expected[i] for i in np.flatnonzero(forbidden[plannable] & ~bans.mask))
         require(not names, f"{model!r} allows {what} {names}, which the graph or its user forbids")

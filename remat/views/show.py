@@ -216,18 +216,9 @@ def _arrow(axes: Axes, route: tuple[_Point, ...], carries: str) -> None:
         vertices += [(a[0] + leave[0] / 3, a[1] + leave[1] / 3), (b[0] - enter[0] / 3, b[1] - enter[1] / 3), b]
         codes += [Curve.CURVE4] * 3
     colour, width, order = (carries, 1.8, 1.5) if carries else ("#7a7a7a", 0.9, 1.0)
-    axes.add_patch(
-        FancyArrowPatch(
-            path=Curve(vertices, codes),
-            arrowstyle="-|>",
-            mutation_scale=9,
-            shrinkA=0,
-            shrinkB=0,
-            color=colour,
-            linewidth=width,
-            zorder=order,
-        )
-    )
+    arrow = FancyArrowPatch(path=Curve(vertices, codes), arrowstyle="-|>", mutation_scale=9, shrinkA=0, shrinkB=0)
+    arrow.set(color=colour, linewidth=width, zorder=order)
+    axes.add_patch(arrow)
 
 
 # Points and slopes of a curve that avoids the boxes on both sides of a bend.
@@ -250,18 +241,9 @@ def _node(axes: Axes, centre: tuple[float, float], width: float, label: tuple[st
 
     x, y = centre
     round_ = 0.09
-    box = FancyBboxPatch(
-        (x - width / 2 + round_, y - _HEIGHT / 2 + round_),
-        width - 2 * round_,
-        _HEIGHT - 2 * round_,
-        boxstyle=f"round,pad={round_}",
-        facecolor=style.fill,
-        edgecolor=style.edge,
-        linestyle=style.line,
-        linewidth=style.width,
-        zorder=2,
-        label=label[0],
-    )
+    corner = x - width / 2 + round_, y - _HEIGHT / 2 + round_
+    box = FancyBboxPatch(corner, width - 2 * round_, _HEIGHT - 2 * round_, boxstyle=f"round,pad={round_}", zorder=2)
+    box.set(facecolor=style.fill, edgecolor=style.edge, linestyle=style.line, linewidth=style.width, label=label[0])
     first = y if len(label) == 1 else y - 0.075
     drawn: list[Artist] = [
         axes.add_patch(box),

@@ -110,7 +110,8 @@ class AllocatedPass:
             elif unit.kind == "call":
                 self._call(unit.group, at)
             elif unit.kind == "result":
-                self._result(unit.group)
+                # The tuple of the call holds all results until the last one is extracted.
+                self._together.update((self.memory(buffer), len(self.steps) - 1) for buffer in unit.group.written)
             elif not unit.group.reads:  # an empty tensor
                 self._allocate(self.memory(unit.defines[0]), at, None)
             if alone or self._facts.gpu:
@@ -151,10 +152,6 @@ class AllocatedPass:
             if buffer in own and buffer not in kept:
                 freed.setdefault(unit, []).append(buffer)
         return freed
-
-    def _result(self, group: LoopGroup) -> None:
-        # The tuple of the call holds all results until the last one is extracted.
-        self._together.update((self.memory(buffer), len(self.steps) - 1) for buffer in group.written)
 
     def _kernel(self, group: LoopGroup, at: int) -> None:
         self._waiting.append(group)

@@ -9,11 +9,9 @@ for small ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, mask_of
 from remat.facts.graph import Graph, Region
 from remat.predict.memory.bound import WorkingSet, always_saved
 from remat.predict.memory.storages import StorageFacts
@@ -34,22 +32,16 @@ def step_floor(graph: Graph, *, holds_outputs: bool = True) -> WorkingSet:
     for v in np.flatnonzero(surely_called(facts)).tolist():
         backward = graph.region[v] == Region.TANGENTS
         if facts.live[v] if backward else graph.region[v] == Region.FORWARD:
-            inside = np.zeros(n, np.bool_)
-            inside[[v, *graph.operands[v]]] = True
+            inside = mask_of([v, *graph.operands[v]], n)
             held = outputs if backward else np.zeros(n, np.bool_)
             points.append(
                 (graph.names[v], graph.ops[v], bool(backward), _bytes(facts, {"output": held, "transient": inside}))
             )
     name, op, backward, most = max(points, key=lambda point: sum(size for size, _ in point[3].values()))
     tensors = sorted(most.items(), key=lambda item: -item[1][0])
-    return WorkingSet(
-        sum(size for size, _ in most.values()),
-        name,
-        op,
-        backward,
-        tuple(LiveTensor(graph.names[base], size, why, backward, graph.places[base]) for base, (size, why) in tensors),
-        graph.places[graph.index[name]] if name else "",
-    )
+    listed = (LiveTensor(graph.names[b], size, why, backward, graph.places[b]) for b, (size, why) in tensors)
+    total, place = sum(size for size, _ in most.values()), graph.places[graph.index[name]] if name else ""
+    return WorkingSet(total, name, op, backward, tuple(listed), place)
 
 
 def surely_called(facts: StorageFacts) -> BoolArray:
@@ -57,7 +49,8 @@ def surely_called(facts: StorageFacts) -> BoolArray:
     graph = facts.graph
     called = graph.compute_bound & facts.computed
     for v in np.flatnonzero(called).tolist():
-        called[v] = _is_large(graph, (v, *graph.operands[v]))
+        shapes = (graph.shapes[u] for u in (v, *graph.operands[v]))
+        called[v] = all(min(shape[-2:]) >= _LEAST for shape in shapes if len(shape) > 1)
     return called
 
 
@@ -70,7 +63,3 @@ def _bytes(facts: StorageFacts, kinds: dict[Why, BoolArray]) -> dict[int, tuple[
             size = min(int(facts.graph.bytes[v]), int(facts.size[base]))
             alive[base] = max(alive.get(base, (0, why)), (size, why), key=lambda item: item[0])
     return alive
-
-
-def _is_large(graph: Graph, values: Iterable[int]) -> bool:
-    return all(min(graph.shapes[v][-2:]) >= _LEAST for v in values if len(graph.shapes[v]) > 1)

@@ -6,14 +6,13 @@ graphs that `remat` compiles, `remat.pytorch.seam.kernel_order` offers two more 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import replace
 
 from remat.facts.graph import Graph
 from remat.predict.buffers.units import PassUnits, Unit
 from remat.predict.kernels.ir import Buffer
-from remat.predict.kernels.schedule import with_needs_first
+from remat.predict.kernels.schedule import when_ready, with_needs_first
 
 LOWER = 0.98
 """Our orders are taken if the estimated peak falls below this part of that of Inductor's best order.
@@ -56,19 +55,8 @@ def chosen_order(pass_units: PassUnits, *, torchs_order: bool = False) -> tuple[
 
 
 # Prefers the unit whose first member comes first, of those for which all that they read has been computed.
-def _each_when_ready(pass_units: PassUnits) -> Sequence[Unit]:
-    waiting = {unit: len(earlier) for unit, earlier in pass_units.predecessors.items()}
-    ready = [(unit.first, unit.index, unit) for unit in pass_units.units if not waiting[unit]]
-    heapq.heapify(ready)
-    order: list[Unit] = []
-    while ready:
-        *_, unit = heapq.heappop(ready)
-        order.append(unit)
-        for later in pass_units.successors[unit]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                heapq.heappush(ready, (later.first, later.index, later))
-    return order
+def _each_when_ready(pass_units: PassUnits) -> list[Unit]:
+    return when_ready(pass_units.predecessors, lambda unit, _: (unit.first, unit.index))
 
 
 # Prefers units that fit under the current peak, then those that add the fewest live bytes (`topological_sort_lpmf`).
@@ -88,8 +76,7 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
     while ready:
         room = most - alive
         unit = min(
-            ready,
-            key=lambda u: (u.alloc_bytes if u.alloc_bytes > room else 0, u.alloc_bytes - frees[u], u.index),
+            ready, key=lambda u: (u.alloc_bytes if u.alloc_bytes > room else 0, u.alloc_bytes - frees[u], u.index)
         )
         del ready[unit]
         order.append(unit)
@@ -109,20 +96,9 @@ def _least_memory_first(pass_units: PassUnits) -> Sequence[Unit]:
 
 
 # Prefers the unit whose predecessors ran first (`topological_sort_bfs`).
-def _breadth_first(pass_units: PassUnits) -> Sequence[Unit]:
-    predecessors = pass_units.predecessors
-    waiting = {unit: len(earlier) for unit, earlier in predecessors.items()}
-    place: dict[Unit, int] = {}
-    ready: list[tuple[list[int], int, Unit]] = [([], u.index, u) for u in pass_units.units if not waiting[u]]
-    heapq.heapify(ready)
-    while ready:
-        _, _, unit = heapq.heappop(ready)
-        place[unit] = len(place)
-        for later in pass_units.successors[unit]:
-            waiting[later] -= 1
-            if not waiting[later]:
-                heapq.heappush(ready, (sorted(place[unit] for unit in predecessors[later]), later.index, later))
-    return list(place)
+def _breadth_first(pass_units: PassUnits) -> list[Unit]:
+    earlier = pass_units.predecessors
+    return when_ready(earlier, lambda unit, place: (sorted(place[needed] for needed in earlier[unit]), unit.index))
 
 
 # Prefers the unit that accesses the least memory, right after all its predecessors (`topological_sort_dfs`).

@@ -81,7 +81,7 @@ def gpu_call_bytes(op: str, arguments: Sequence[Buffer]) -> int:
     if any(len(argument.shape) != 4 for argument in arguments[:3]):  # a graph may have no shapes
         return 0
     backend = op.removeprefix("aten._scaled_dot_product_").partition("_attention_backward")[0]
-    return _GPU_ATTENTION.get(backend, _nothing)(arguments)
+    return _GPU_ATTENTION[backend](arguments) if backend in _GPU_ATTENTION else 0
 
 
 def _flash(arguments: Sequence[Buffer]) -> int:
@@ -105,10 +105,6 @@ def _efficient(arguments: Sequence[Buffer]) -> int:
     blocks = batch * heads * -(-rows // of_rows) * -(-width // of_width)
     copied = 0 if _has_heads_inside(arguments[0]) else arguments[0].bytes
     return blocks * (4 * of_rows * of_width + 16) + 4 * batch * heads * rows + copied
-
-
-def _nothing(_: Sequence[Buffer]) -> int:
-    return 0
 
 
 _GPU_ATTENTION = {"flash": _flash, "cudnn": _cudnn, "efficient": _efficient}
@@ -200,7 +196,7 @@ def _reordered(image: Buffer, filters: Buffer, results: int, *, backward: bool) 
     out //= groups
     read, written = (within, out) if backward == (results != filters.shape[0]) else (out, within)
     if groups == 1 or read > _BLOCK:
-        return groups * read * _padded(written) * prod(size) * filters.itemsize + _SCRATCH_BYTES
+        return groups * read * _up(written, _BLOCK) * prod(size) * filters.itemsize + _SCRATCH_BYTES
     if within < _BLOCK // 2:
         return filters.bytes
     block = _BLOCK if max(read, written) > _BLOCK // 2 else _BLOCK // 2
@@ -220,17 +216,13 @@ def _of_filters(gradient: Buffer, image: Buffer, filters: Buffer, rest: int, thr
         return apart * (4 * filters.bytes + image.bytes // batch + columns)
     if groups > 1 and within < _BLOCK // 2 and max(size) <= min(3, *image.shape[2:]):
         return filters.bytes + rest
-    read = within if groups == 1 and within < _BLOCK else _padded(within)
-    return groups * _padded(out // groups) * read * prod(size) * filters.itemsize + rest
+    read = within if groups == 1 and within < _BLOCK else _up(within, _BLOCK)
+    return groups * _up(out // groups, _BLOCK) * read * prod(size) * filters.itemsize + rest
 
 
 # A transposed convolution, whose filters begin with the image's channels, counts as having one group.
 def _groups(image: Buffer, filters: Buffer, results: int) -> int:
     return image.shape[1] // filters.shape[1] if results == filters.shape[0] else 1
-
-
-def _padded(channels: int) -> int:
-    return _up(channels, _BLOCK)
 
 
 def _up(size: int, multiple: int) -> int:

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remat.predict.kernels import rules
+from remat.predict.kernels import pointwise, rules
 from remat.predict.kernels.attention import attention
 from remat.predict.kernels.concatenation import concatenation
 from remat.predict.kernels.indexing import diagonal, lookup, overwrite, placed, put, scatter
 from remat.predict.kernels.library import batched_product, convolution, convolution_backward, library, scan
 from remat.predict.kernels.lowering import Lowering, Rule
-from remat.predict.kernels.pointwise import (
-    gated_linear_unit,
-    mirrored,
-    padded,
-    patched,
-    pointwise,
-    random,
-    repeated,
-    restrided,
-    seed,
-    split,
-    tuple_element,
-    view_operator,
-)
 from remat.predict.kernels.pooling import average_pool, average_pool_backward, max_pool, max_pool_backward, pool_indices
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.reductions import reduction
@@ -31,7 +17,7 @@ from remat.predict.kernels.view_maps import SPLITS, VIEWS
 from remat.predict.kernels.written_arguments import triton_kernel, uninitialized
 
 _OWN: dict[str, Rule] = {
-    "getitem": tuple_element,
+    "getitem": pointwise.tuple_element,
     "aten.bmm": batched_product,
     "aten.avg_pool2d": average_pool,
     "aten.avg_pool2d_backward": average_pool_backward,
@@ -39,45 +25,33 @@ _OWN: dict[str, Rule] = {
     "aten.cat": concatenation,
     "aten.convolution": convolution,
     "aten.convolution_backward": convolution_backward,
-    "aten._scaled_dot_product_flash_attention_for_cpu": attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": attention,
-    "aten._scaled_dot_product_cudnn_attention": attention,
-    "aten._scaled_dot_product_cudnn_attention_backward": attention,
-    "aten._scaled_dot_product_efficient_attention": attention,
-    "aten._scaled_dot_product_efficient_attention_backward": attention,
-    "aten._scaled_dot_product_flash_attention": attention,
-    "aten._scaled_dot_product_flash_attention_backward": attention,
-    "aten.cumprod": scan,
-    "aten.cumsum": scan,
-    "aten.logcumsumexp": scan,
-    "aten.embedding": lookup,
-    "aten.gather": lookup,
-    "aten.index": lookup,
-    "aten._unsafe_index": lookup,
-    "aten._unsafe_masked_index": lookup,
-    "aten.index_put": put,
-    "aten._unsafe_index_put": put,
-    "aten._unsafe_masked_index_put_accumulate": put,
     "aten.diagonal_scatter": diagonal,
     "aten.scatter": placed,
     "aten.scatter_add": scatter,
     "aten.copy_": overwrite,
-    "aten.as_strided": restrided,
-    "aten.constant_pad_nd": padded,
-    "aten.repeat": repeated,
-    "prims.rev": mirrored,
-    "aten.slice_scatter": patched,
-    "aten.select_scatter": patched,
+    "aten.as_strided": pointwise.restrided,
+    "aten.constant_pad_nd": pointwise.padded,
+    "aten.repeat": pointwise.repeated,
+    "prims.rev": pointwise.mirrored,
     "prims.inductor_seeds": library,
-    "prims.inductor_random": random,
-    "prims.inductor_lookup_seed": seed,
+    "prims.inductor_random": pointwise.random,
+    "prims.inductor_lookup_seed": pointwise.seed,
     "triton_kernel_wrapper_functional": triton_kernel,
     "aten.empty": uninitialized,
-    "aten.glu": gated_linear_unit,
+    "aten.glu": pointwise.gated_linear_unit,
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
     "prims._low_memory_max_pool_with_offsets": max_pool,
-    **dict.fromkeys(VIEWS, view_operator),
-    **dict.fromkeys(SPLITS, split),
+    **{
+        f"aten._scaled_dot_product_{kernel}_attention{suffix}": attention
+        for kernel in ("cudnn", "efficient", "flash")
+        for suffix in ("", "_backward", "_for_cpu", "_for_cpu_backward")
+    },
+    **dict.fromkeys(rules.aten("cumprod cumsum logcumsumexp"), scan),
+    **dict.fromkeys(rules.aten("embedding gather index _unsafe_index _unsafe_masked_index"), lookup),
+    **dict.fromkeys(rules.aten("index_put _unsafe_index_put _unsafe_masked_index_put_accumulate"), put),
+    **dict.fromkeys(rules.aten("slice_scatter select_scatter"), pointwise.patched),
+    **dict.fromkeys(VIEWS, pointwise.view_operator),
+    **dict.fromkeys(SPLITS, pointwise.split),
     **dict.fromkeys(rules.REDUCTIONS, reduction),
 }
 
@@ -96,13 +70,15 @@ def _rule(call: Call, calls: Sequence[Call], fusible: Sequence[bool], views: Seq
         return _nothing
     own = _OWN.get(call.op)
     complex_numbers = any(calls[u].dtype.startswith("complex") for u in (call.position, *call.sources))
-    if complex_numbers and own is not view_operator:
+    if complex_numbers and own is not pointwise.view_operator:
         return library  # the compiler has no kernels for them
     if own is not None or call.op in rules.OPERATIONS:
-        return own or pointwise
+        return own or pointwise.pointwise
     if call.is_tuple:
         return library
-    return view_operator if views[call.position] else pointwise if fusible[call.position] else library
+    if views[call.position]:
+        return pointwise.view_operator
+    return pointwise.pointwise if fusible[call.position] else library
 
 
 def _nothing(lowering: Lowering, call: Call) -> None:

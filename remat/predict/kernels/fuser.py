@@ -12,7 +12,7 @@ import numpy as np
 
 from remat.answer.handover import storage_owners
 from remat.answer.plan import Plan
-from remat.facts.columns import BoolArray, IntArray
+from remat.facts.columns import BoolArray, IntArray, mask_of
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.kernels import rules
 from remat.predict.kernels.attention import attention
@@ -170,8 +170,7 @@ class Fuser:
         self, values: IntArray, returned: BoolArray, last: Mapping[int, Shape], hosted: BoolArray, *, backward: bool
     ) -> ScheduledPass:
         graph, n = self.graph, len(self.graph)
-        inside = np.zeros(n, np.bool_)
-        inside[values] = True
+        inside = mask_of(values, n)
         u, v = graph.producers, graph.consumers
         arguments: list[int] = np.unique(u[inside[v] & ~inside[u]]).tolist()  # what the pass reads and does not compute
         strides = self._strides
@@ -225,9 +224,7 @@ class Fuser:
         return ScheduledPass(scheduler, tuple(scheduler.groups()), buffers, kept, with_gaps)
 
     def _restrided(self, producers: IntArray, readers: IntArray) -> BoolArray:
-        restrided = np.zeros(len(self.graph), np.bool_)
-        restrided[producers[self._restriding[readers]]] = True
-        return restrided
+        return mask_of(producers[self._restriding[readers]], len(self.graph))
 
     def _with_channels_last(self, forward: IntArray, hosted: BoolArray) -> dict[int, Shape]:
         if not self._turns_images(forward):
@@ -260,12 +257,6 @@ class Fuser:
         values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
         if loop.generated:
             values -= scheduled.library_values
-        return Kernel(
-            backward,
-            loop.generated,
-            tuple(sorted(values)),
-            tuple(dict.fromkeys(self._base[b.value] for b in reads)),
-            tuple(dict.fromkeys(self._base[b.value] for b in writes)),
-            sum(min(b.bytes, limit.get(b, b.bytes)) for b in reads),
-            sum(min(b.bytes, limit.get(b, b.bytes)) for b in writes),
-        )
+        read, written = (tuple(dict.fromkeys(self._base[b.value] for b in of)) for of in (reads, writes))
+        read_bytes, written_bytes = (sum(min(b.bytes, limit.get(b, b.bytes)) for b in of) for of in (reads, writes))
+        return Kernel(backward, loop.generated, tuple(sorted(values)), read, written, read_bytes, written_bytes)

@@ -132,17 +132,9 @@ def overwrite(lowering: Lowering, call: Call) -> View:
     lowering.stores.store(source.box)
     buffer = lowering.stores.store(target.box)
     after = Buffer(target.box.value, call.shape, call.itemsize, buffer.fix(), output=True)
-    written = (identity(call.shape), 0)
-    lowering.stores.loops.append(
-        Loop(
-            frozenset({call.position}),
-            lowering.stores.loads(source),
-            [after],
-            call.shape,
-            written=written,
-            mutates=buffer,
-        )
-    )
+    reads, written = lowering.stores.loads(source), (identity(call.shape), 0)
+    loop = Loop(frozenset({call.position}), reads, [after], call.shape, written=written, mutates=buffer)
+    lowering.stores.loops.append(loop)
     return View.of_buffer(after)
 
 

@@ -201,12 +201,8 @@ def _plus_bias(lowering: Lowering, call: Call, result: View, bias: View) -> View
     (channels,) = bias.access[0]
     draft = Draft(lowering.stores, {call.position})
     draft.take(result)
-    draft.take(
-        lowering.stores.broadcast(
-            View(bias.box, (*bias.shape, *ones), ((channels, *((),) * len(ones)), bias.access[1]), bias.stored),
-            call.shape,
-        )
-    )
+    access = (channels, *((),) * len(ones)), bias.access[1]
+    draft.take(lowering.stores.broadcast(View(bias.box, (*bias.shape, *ones), access, bias.stored), call.shape))
     return draft.done(call.position, call.shape, call.itemsize)
 
 
@@ -238,14 +234,10 @@ def convolution_backward(lowering: Lowering, call: Call) -> View | None:
             strides = channels_last(view.shape) if lowering.uses.convolves else in_order_of(view.shape, order)
             lowering.views[u] = lowering.stores.in_order(view, strides)
     result = library(lowering, call)
-    if lowering.stores.backend.gpu:
-        _as_cudnn_writes(lowering, call, any(_channels_last(lowering.views[u]) for u in (image, filters)))
+    if lowering.stores.backend.gpu:  # cuDNN gives a gradient the layout of its arguments, even where eager's differs
+        last = any(_channels_last(lowering.views[u]) for u in (image, filters))
+        lay_out_elements(lowering, call, lambda one: (channels_last if last else contiguous_strides)(one.shape))
     return result
-
-
-# cuDNN gives a gradient the layout of its arguments, even where eager's differs.
-def _as_cudnn_writes(lowering: Lowering, call: Call, last: bool) -> None:
-    lay_out_elements(lowering, call, lambda one: channels_last(one.shape) if last else contiguous_strides(one.shape))
 
 
 def lay_out_elements(lowering: Lowering, call: Call, strides_of: Callable[[Call], Shape]) -> None:

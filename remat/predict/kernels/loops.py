@@ -266,5 +266,4 @@ def same_after_joining(one: Nest, other: Nest) -> bool:
     shape = tuple(n for n in one.loop.sizes if n != 1)
     both = tuple(dict.fromkeys((*one.formulas, *other.formulas)))
     left = _joined(both, shape, len(shape), order_of(one.table, shape, len(shape)))
-    right = _joined(both, shape, len(shape), order_of(other.table, shape, len(shape)))
-    return left == right
+    return left == _joined(both, shape, len(shape), order_of(other.table, shape, len(shape)))

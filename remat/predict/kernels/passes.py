@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, IntArray
+from remat.facts.columns import BoolArray, IntArray, mask_of
 from remat.predict.kernels.backends import KernelBackend
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.recorded_calls import Call, Ref
@@ -101,8 +101,7 @@ class Rewritten:
             strides: eager's strides of each value in this pass; a clone that does not change them is removed.
         """
         n = len(returned)
-        inside = np.zeros(n, np.bool_)
-        inside[values] = True
+        inside = mask_of(values, n)
         here = inside[readers]
         u, v = producers[here], readers[here]
         owners, holds = np.array(rewrites.base), np.zeros(n, np.bool_)  # storages that the pass returns or receives
@@ -184,11 +183,7 @@ def _raised(rewrites: Rewrites, values: Sequence[int], inside: BoolArray) -> lis
 
 
 def _renamed(
-    u: IntArray,
-    v: IntArray,
-    returned: BoolArray,
-    copies: Mapping[int, int],
-    products: Mapping[int, tuple[int, int]],
+    u: IntArray, v: IntArray, returned: BoolArray, copies: Mapping[int, int], products: Mapping[int, tuple[int, int]]
 ) -> tuple[IntArray, IntArray, BoolArray]:
     n = len(returned)
     source, reader = np.arange(n), np.arange(n)

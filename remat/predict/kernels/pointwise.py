@@ -177,9 +177,8 @@ def mirrored(lowering: Lowering, call: Call) -> View:
 def padded(lowering: Lowering, call: Call) -> View:
     """Lowers padding to a read under a condition on the coordinates."""
     of = lowering.first(call)
-    widths: list[int] = call.args[
-        1
-    ]  # two per dimension, the last dimension first; a shift has a positive and a negative one
+    # Two per dimension, the last dimension first; a shift has a positive and a negative one.
+    widths: list[int] = call.args[1]
     changed = [i for i in range(len(call.shape)) if any(widths[2 * (len(call.shape) - 1 - i) :][:2])]
 
     def placed(access: Access) -> Access:

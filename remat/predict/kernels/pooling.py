@@ -60,9 +60,8 @@ def average_pool(lowering: Lowering, call: Call) -> View | None:
         return library(lowering, call)
     image = lowering.first(call)
     lowering.stores.hint(image)
-    return _windows(lowering, call, image, (kernel, stride, padding, [1] * len(kernel))).done(
-        call.position, call.shape, call.itemsize
-    )
+    draft = _windows(lowering, call, image, (kernel, stride, padding, [1] * len(kernel)))
+    return draft.done(call.position, call.shape, call.itemsize)
 
 
 def average_pool_backward(lowering: Lowering, call: Call) -> View | None:

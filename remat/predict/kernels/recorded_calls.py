@@ -1,13 +1,13 @@
 """Parses the call of each operator that a graph records: its name, arguments, shape and element size.
 
 `Graph.arguments` holds calls as JSON. `remat.pytorch.read.call_text` defines the format, and makes calls that torch can
-run; this module only parses them.
+run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -16,6 +16,9 @@ from typing import Any, NamedTuple, cast
 from remat.errors import InvalidGraph
 from remat.facts.graph import Graph
 from remat.predict.kernels.index import Shape
+
+MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError)
+"""What `parsed_call` raises if the text is not a call."""
 
 
 class Ref(NamedTuple):
@@ -78,29 +81,39 @@ def _arguments(text: str, sources: tuple[int, ...], name: str) -> tuple[tuple[An
     if not text:
         return tuple(map(Ref, sources)), {}
     try:
-        parsed = json.loads(text)
-        call: dict[str, Any] = {"args": parsed, "kwargs": {}} if isinstance(parsed, list) else parsed
-        args = tuple(_read(argument, sources) for argument in call["args"])
-        return args, {key: _read(argument, sources) for key, argument in call["kwargs"].items()}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        args, kwargs = parsed_call(text, [*map(Ref, sources)], Slice)
+        return tuple(args), kwargs
+    except MALFORMED as error:
         raise InvalidGraph(
             f"Graph.arguments[{name!r}] is not a call of {len(sources)} producers: {text!r} ({error!r}); "
             f"leave it out, or write it as remat.capture does"
         ) from None
 
 
-def _read(argument: Any, sources: tuple[int, ...]) -> Any:
-    if isinstance(argument, list):
-        return [_read(item, sources) for item in cast(list[Any], argument)]
-    if not isinstance(argument, dict):
-        return argument
-    entry = cast(dict[str, Any], argument)
-    if "v" in entry:
-        return entry["hint"] if "hint" in entry else Ref(sources[entry["v"]])
-    ((kind, content),) = entry.items()
-    if kind == "dict":
-        return {name: _read(item, sources) for name, item in content.items()}
-    return Slice(kind, content)
+def parsed_call(
+    text: str, producers: Sequence[Any], special: Callable[[str, Any], Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Parses the positional and keyword arguments of a call; of one that is malformed, it raises one of `MALFORMED`.
+
+    Args:
+        producers: the objects to put in the places of the producers, in the order of the uses.
+        special: makes an argument of the kind and content of an object, such as a dtype or a slice.
+    """
+
+    def read(argument: Any) -> Any:
+        if isinstance(argument, list):
+            return [*map(read, cast(list[Any], argument))]
+        if not isinstance(argument, dict):
+            return argument
+        entry = cast(dict[str, Any], argument)
+        if "v" in entry:
+            return entry["hint"] if "hint" in entry else producers[entry["v"]]
+        ((kind, content),) = entry.items()
+        return {name: read(item) for name, item in content.items()} if kind == "dict" else special(kind, content)
+
+    parsed = json.loads(text)
+    call: dict[str, Any] = {"args": parsed, "kwargs": {}} if isinstance(parsed, list) else parsed
+    return [*map(read, call["args"])], {key: read(argument) for key, argument in call["kwargs"].items()}
 
 
 def _refs(arguments: Any) -> Iterator[int]:

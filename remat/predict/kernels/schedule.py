@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cmp_to_key
+from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from math import prod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from remat.predict.kernels import rules
 from remat.predict.kernels.ir import Buffer, Loop
@@ -192,6 +194,26 @@ def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list
                 stack.append((item, True))
                 stack += [(earlier, False) for earlier in reversed(needed(item)) if earlier not in visited]
     return ordered
+
+
+def when_ready(needed: Mapping[T, Iterable[T]], key: Callable[[T, Mapping[T, int]], Any]) -> list[T]:
+    """Sorts items topologically: of those that are ready, the one with the smallest key comes first.
+
+    Args:
+        needed: the items before each one.
+        key: takes an item and the places of the items before it; no two items have the same key.
+    """
+    sorter = TopologicalSorter(needed)
+    sorter.prepare()
+    ready: list[tuple[Any, T]] = []
+    place: dict[T, int] = {}
+    while sorter.is_active():
+        for item in sorter.get_ready():
+            heappush(ready, (key(item, place), item))
+        _, item = heappop(ready)
+        place[item] = len(place)
+        sorter.done(item)
+    return list(place)
 
 
 def _alive(loops: Sequence[Loop]) -> list[Loop]:

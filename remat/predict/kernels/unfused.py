@@ -30,13 +30,5 @@ def _kernel(graph: Graph, v: int, elements: list[int], backward: bool) -> Kernel
         storage = int(base[u])
         read[storage] = min(read.get(storage, 0) + int(moved[u]), int(size[u]))
     written = {int(base[x]): int(moved[x]) for x in (elements or [v])}
-    generated = bool(graph.fusible[v])
-    return Kernel(
-        backward,
-        generated,
-        tuple(sorted({v, *elements})),
-        tuple(read),
-        tuple(written),
-        sum(read.values()),
-        sum(written.values()),
-    )
+    values, sizes = tuple(sorted({v, *elements})), (sum(read.values()), sum(written.values()))
+    return Kernel(backward, bool(graph.fusible[v]), values, tuple(read), tuple(written), *sizes)

@@ -73,8 +73,7 @@ def _squeeze(call: Call, shape: Shape, dims: Dims) -> Access:
 
 def _select(call: Call, shape: Shape, dims: Dims) -> Access:
     dim = positive(call.args[1], len(shape))
-    start = at(dims[dim], positive(call.args[2], shape[dim]))
-    return dims[:dim] + dims[dim + 1 :], start
+    return dims[:dim] + dims[dim + 1 :], at(dims[dim], positive(call.args[2], shape[dim]))
 
 
 def at(digits: Digits, index: int) -> int:
@@ -118,10 +117,7 @@ def _same(_call: Call, _shape: Shape, dims: Dims) -> Access:
 
 
 VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
-    "aten.view": _reshape,
-    "aten.reshape": _reshape,
-    "aten._unsafe_view": _reshape,
-    "aten._reshape_alias": _reshape,
+    **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view", "aten._reshape_alias"), _reshape),
     "aten.permute": _permute,
     "aten.transpose": _transpose,
     "aten.t": _t,
@@ -130,9 +126,7 @@ VIEWS: dict[str, Callable[[Call, Shape, Dims], Access]] = {
     "aten.squeeze": _squeeze,
     "aten.select": _select,
     "aten.slice": _slice,
-    "aten.alias": _same,
-    "aten.detach": _same,
-    "aten.lift_fresh_copy": _same,
+    **dict.fromkeys(("aten.alias", "aten.detach", "aten.lift_fresh_copy"), _same),
 }
 """Operators that are index arithmetic: no kernel, no bytes."""
 

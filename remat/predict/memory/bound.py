@@ -99,8 +99,7 @@ class AlwaysAlive:
     @classmethod
     def of(cls, facts: StorageFacts) -> AlwaysAlive:
         n, graph = len(facts), facts.graph
-        held = np.zeros(n, np.bool_)
-        held[graph.base[(graph.output & ~facts.external) | always_saved(facts)]] = True
+        held = graph.owners((graph.output & ~facts.external) | always_saved(facts))
         passes = Necessary.of(facts, holds_outputs=True).alive_bytes(n)
         # Not the bytes while the last value of the forward pass runs: it may still read unsaved values.
         between = facts.size[held].sum(keepdims=True)
@@ -169,11 +168,9 @@ def _forward_spans(facts: StorageFacts, must_save: BoolArray, holds_outputs: boo
     runs = (graph.region == Region.FORWARD) & facts.computed
     reads = runs[facts.readers]
     u, v = facts.producers[reads], facts.readers[reads]
-    written = np.zeros(n, np.bool_)
-    written[graph.base[runs & ~facts.fusible & (graph.base == np.arange(n))]] = True
+    written = runs & ~facts.fusible & (graph.base == np.arange(n))
     written[u[facts.unfused[reads]]] = True
-    bases = np.zeros(n, np.bool_)
-    bases[graph.base[written | graph.output | must_save]] = True
+    bases = graph.owners(written | graph.output | must_save)
     end = np.full(n, -1)
     np.maximum.at(end, graph.base[runs], np.flatnonzero(runs))
     np.maximum.at(end, graph.base[u], v)
@@ -228,9 +225,7 @@ def _tangent_spans(facts: StorageFacts) -> list[tuple[int, int, int, Why]]:
 
 def _written_by_tangents(facts: StorageFacts) -> BoolArray:
     graph = facts.graph
-    written = np.zeros(len(facts), np.bool_)
-    written[graph.base[graph.gradient & facts.tangents]] = True
-    written[~facts.fusible] = True
+    written = graph.owners(graph.gradient & facts.tangents) | ~facts.fusible
     barred = facts.unfused & facts.live[facts.readers]
     written[graph.base[facts.producers[barred]]] = True
     return written

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, IntArray, any_set
+from remat.facts.columns import BoolArray, IntArray, any_set, mask_of
 from remat.predict.memory.order import Order
 from remat.predict.memory.storages import StorageFacts
 
@@ -105,8 +105,7 @@ def _backward_storage(facts: StorageFacts, order: Order, on_device: BoolArray) -
 
 def _written(facts: StorageFacts, order: Order, place: IntArray) -> BoolArray:
     n, graph = len(facts), facts.graph
-    written = np.zeros(2 * n, np.bool_)
-    written[graph.base[graph.output | order.saved]] = True
+    written = mask_of(graph.base[graph.output | order.saved], 2 * n)
     written[place[graph.gradient | order.saved]] = True
     owners = np.flatnonzero(~facts.fusible)
     written[owners] = written[owners + n] = True

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.predict.memory.storages import StorageFacts
 
@@ -26,7 +26,11 @@ def stated_memory(graph: Graph) -> dict[str, Any]:
     """Returns the columns of a graph from which the lifetimes under any plan follow."""
     facts, n = StorageFacts.of(graph), len(graph)
     owns = graph.base == np.arange(n)
-    flags: dict[str, BoolArray] = {
+    nodes: dict[str, IntArray | BoolArray] = {
+        "bytes": np.where(owns, graph.bytes, 0),
+        "owner": graph.base,
+        "maker": facts.producer,
+        "parent": facts.parent,
         "computed": facts.computed,
         "register": facts.fusible,
         "call": facts.calls,
@@ -40,13 +44,7 @@ def stated_memory(graph: Graph) -> dict[str, Any]:
     return {
         "node": graph.plannable.tolist(),
         "turn": facts.first_tangent_reader,
-        "nodes": {
-            "bytes": np.where(owns, graph.bytes, 0).tolist(),
-            "owner": graph.base.tolist(),
-            "maker": facts.producer.tolist(),
-            "parent": facts.parent.tolist(),
-            **{label: flag.astype(int).tolist() for label, flag in flags.items()},
-        },
+        "nodes": {label: column.astype(int).tolist() for label, column in nodes.items()},
         "uses": {
             "producer": [u for u, _ in ends],
             "consumer": [v for _, v in ends],

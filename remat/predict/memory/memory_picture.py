@@ -80,12 +80,5 @@ def _mark_passes(axes: Axes, forward_steps: int, steps: int) -> None:
 
 def _mark_peak(axes: Axes, x: float, y: float, text: str) -> None:
     axes.plot([x], [y], marker="v", color="#222222", markersize=5)
-    right = x > axes.get_xlim()[1] / 2
-    axes.annotate(
-        text,
-        (x, y),
-        xytext=(-6 if right else 6, 5),
-        textcoords="offset points",
-        ha="right" if right else "left",
-        fontsize=9,
-    )
+    side, shift = ("right", -6) if x > axes.get_xlim()[1] / 2 else ("left", 6)
+    axes.annotate(text, (x, y), xytext=(shift, 5), textcoords="offset points", ha=side, fontsize=9)

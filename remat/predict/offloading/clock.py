@@ -77,16 +77,10 @@ class StepClock:
                 carried[which] = 0
                 if not which:
                     written_at[own] = own[-1]
-        return cls(
-            graph,
-            profile,
-            per_pass[0],
-            per_pass[1],
-            np.where(graph.region == Region.FORWARD, Roofline(profile).recompute_cost(graph), 0),
-            copy_ns(graph, profile),
-            per_pass[0].cumsum()[written_at],
-            facts,
-        )
+        forward, backward = per_pass
+        again = np.where(graph.region == Region.FORWARD, Roofline(profile).recompute_cost(graph), 0)
+        written = forward.cumsum()[written_at]
+        return cls(graph, profile, forward, backward, again, copy_ns(graph, profile), written, facts)
 
     def priced(self, recompute_cost: IntArray) -> StepClock:
         """Returns the same step with the recompute times of an estimator; inputs and constants take none.

@@ -75,8 +75,7 @@ class DeviceProfile:
         for label in ("bytes_per_s", *_FRACTIONS):
             object.__setattr__(self, label, _positive(label, getattr(self, label)))
         for label in ("launch_ns", "host_bytes_per_s", "host_latency_ns"):
-            figure = _positive(label, getattr(self, label), or_zero=True)
-            object.__setattr__(self, label, figure)
+            object.__setattr__(self, label, _positive(label, getattr(self, label), or_zero=True))
         for label in _FRACTIONS:
             if getattr(self, label) > 1:
                 raise InvalidOption(f"DeviceProfile.{label} must be at most 1, got {getattr(self, label)!r}")
@@ -90,8 +89,7 @@ class DeviceProfile:
         return self.bytes_fraction * self.bytes_per_s
 
     def save(self, path: str | Path) -> None:
-        document = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        write_document(document, checked_path(path), indent=1)
+        write_document({"format": FORMAT, "version": VERSION, **asdict(self)}, checked_path(path), indent=1)
 
     @classmethod
     def load(cls, path: str | Path) -> DeviceProfile:

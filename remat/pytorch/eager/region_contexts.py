@@ -171,13 +171,14 @@ class _Forward(TorchDispatchMode):
         written = _storages(written_arguments(func, args, kwargs))
         leaves, structure = tree_flatten(result)
         own = _storages(leaves)  # nothing for sparse tensors, which have no storage
-        is_view = not written and bool(own) and own <= taken and all(map(_is_tensor, leaves))
+        is_view = not written and bool(own) and own <= taken and all(isinstance(leaf, Tensor) for leaf in leaves)
         is_saved = self._policy.is_saved(func)
         self._own |= own if func is torch.ops.aten.lift_fresh.default else own - taken  # a literal of the layer
         is_read = written & (self._read | self._read_next)
         if is_saved and not is_view and written <= self._made and not is_read:
             self._made |= own - taken
-            self._calls.append(_Call(func, [_detached(leaf) for leaf in leaves], structure))
+            kept = [detached(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            self._calls.append(_Call(func, kept, structure))
             return result
         if is_saved:
             self._calls.append(_Call(func, None))
@@ -302,16 +303,8 @@ def _draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
     return argument_of(operator, args, kwargs, "dropout_p") != 0
 
 
-def _is_tensor(leaf: object) -> bool:
-    return isinstance(leaf, Tensor)
-
-
 def _elsewhere(leaf: Any) -> Any:
     return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf
-
-
-def _detached(leaf: Any) -> Any:
-    return detached(leaf) if isinstance(leaf, Tensor) else leaf
 
 
 def _restored(leaf: Any) -> Any:

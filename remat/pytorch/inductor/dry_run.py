@@ -7,7 +7,6 @@ progress does not change. This takes about as long as that part of the compilati
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,23 +30,11 @@ def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]
     buffers = {name: buffer for name, buffer in lowering.name_to_buffer.items() if _origins(buffer)}
     last = {name: max(_origins(buffer)).name for name, buffer in buffers.items()}
     calls = {last.get(name, name) for kernel in kernels if not kernel.generated for name, _ in kernel.writes}
-
-    def stands_for(name: str) -> str:
-        if name not in buffers:
-            return name  # already the name of a node
-        made_of = sorted(_origins(buffers[name]))
-        if is_computed(buffers[name]):
-            made_of = [node for node in made_of if node.name not in calls]
-        return made_of[-1].name if made_of else name
-
-    return [
-        replace(
-            kernel,
-            reads=tuple((stands_for(name), size) for name, size in kernel.reads),
-            writes=tuple((stands_for(name), size) for name, size in kernel.writes),
-        )
-        for kernel in kernels
-    ]
+    names: dict[str, str] = {}
+    for name, buffer in buffers.items():
+        made_of = [node for node in sorted(_origins(buffer)) if node.name not in calls or not is_computed(buffer)]
+        names[name] = made_of[-1].name if made_of else name
+    return [kernel.renamed(names) for kernel in kernels]
 
 
 # For a buffer that a call overwrites, this is the call.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -67,13 +66,7 @@ class Scheduled:
     values from the capture.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        *,
-        device: str | torch.device | None = None,
-        copy_stream: bool = False,
-    ) -> None:
+    def __init__(self, graph: Graph, *, device: str | torch.device | None = None, copy_stream: bool = False) -> None:
         """Rebuilds the joint graph.
 
         Args:
@@ -108,7 +101,8 @@ class Scheduled:
         kernels: list[InductorKernel] = []
 
         def visit(lowering: Any, inputs: Mapping[str, str], _: Sequence[str]) -> None:
-            kernels.extend(renamed(kernel, inputs) for kernel in scheduled_kernels(lowering))
+            # Torch's partitioner gives placeholders names of its own; they get those of the joint graph.
+            kernels.extend(kernel.renamed(inputs) for kernel in scheduled_kernels(lowering))
 
         self.visit(plan, visit)
         return kernels
@@ -178,12 +172,3 @@ def outputs_of(module: fx.GraphModule) -> Sequence[Any]:
     """Returns what a graph returns: nodes, or other objects in their place."""
     outputs: Any = module.graph.output_node().args[0]
     return outputs
-
-
-def renamed(kernel: InductorKernel, names: Mapping[str, str]) -> InductorKernel:
-    """Replaces the names of placeholders, which torch's partitioner requires, by those of the joint graph."""
-    reads, writes = (
-        tuple((names.get(name, name), bytes_) for name, bytes_ in accessed)
-        for accessed in (kernel.reads, kernel.writes)
-    )
-    return replace(kernel, reads=reads, writes=writes)

@@ -77,12 +77,8 @@ class _Builder:
         self.fx_graph.output((*outputs, *gradients))
         self._compute(outputs)
         inputs = [v for v in np.flatnonzero(graph.input).tolist() if self.nodes[v] is not None]
-        return JointGraph(
-            fx.GraphModule(self.root, self.fx_graph),
-            self.fake_mode,
-            len(outputs),
-            tuple(i for i, v in enumerate(inputs) if graph.parameter[v]),
-        )
+        parameters = tuple(i for i, v in enumerate(inputs) if graph.parameter[v])
+        return JointGraph(fx.GraphModule(self.root, self.fx_graph), self.fake_mode, len(outputs), parameters)
 
     def _node(self, value: int) -> fx.Node | None:
         graph = self.graph

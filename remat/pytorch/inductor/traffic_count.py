@@ -6,9 +6,9 @@ Run with torch 2.11.0, 2.13.0 and 2.15.0.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,6 +32,14 @@ class InductorKernel:
     # that is both read and written is listed as written.
     reads: tuple[tuple[str, int], ...] = ()
     writes: tuple[tuple[str, int], ...] = ()
+
+    def renamed(self, names: Mapping[str, str]) -> InductorKernel:
+        """Replaces names of what the kernel accesses."""
+        reads, writes = (
+            tuple((names.get(name, name), bytes_) for name, bytes_ in accessed)
+            for accessed in (self.reads, self.writes)
+        )
+        return replace(self, reads=reads, writes=writes)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remat.answer.plan import Plan
-from remat.pytorch.inductor.scheduled import Scheduled, renamed
+from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.seam.written_code import written_code
 
@@ -37,20 +37,12 @@ def triton_code(scheduled: Scheduled, plan: Plan) -> tuple[PassCode, ...]:
 
     def visit(lowering: Any, inputs: Mapping[str, str], outputs: Sequence[str]) -> None:
         # Count first: code generation deletes what a loop reads.
-        kernels = tuple(renamed(kernel, inputs) for kernel in scheduled_kernels(lowering))
+        kernels = tuple(kernel.renamed(inputs) for kernel in scheduled_kernels(lowering))
         written = written_code(lowering)
         of_node = {kernel.name: [name for node, name in written.launches if node == kernel.name] for kernel in kernels}
-        passes.append(
-            PassCode(
-                bool(lowering.is_backward),
-                written.text,
-                tuple(inputs.values()),
-                tuple(outputs),
-                kernels,
-                tuple(tuple(of_node[kernel.name]) for kernel in kernels),
-                written.sources,
-            )
-        )
+        launched = tuple(tuple(of_node[kernel.name]) for kernel in kernels)
+        ends = tuple(inputs.values()), tuple(outputs)
+        passes.append(PassCode(bool(lowering.is_backward), written.text, *ends, kernels, launched, written.sources))
 
     scheduled.visit(plan, visit)
     return tuple(passes)

@@ -24,11 +24,7 @@ TENTHS = tuple(tenth / 10 for tenth in range(11))
 
 
 def torchs_plans(
-    model: Callable[..., Any],
-    /,
-    *args: Any,
-    budgets: Iterable[float] = TENTHS,
-    **kwargs: Any,
+    model: Callable[..., Any], /, *args: Any, budgets: Iterable[float] = TENTHS, **kwargs: Any
 ) -> list[tuple[Graph, dict[float, Plan]]]:
     """Returns PyTorch's choice at each memory budget, for each joint graph of a model.
 
@@ -51,11 +47,7 @@ def torchs_plans(
 
 
 def torchs_plans_of(
-    graph: Graph,
-    budgets: Iterable[float] = TENTHS,
-    *,
-    device: str | torch.device = "cpu",
-    legal: bool = False,
+    graph: Graph, budgets: Iterable[float] = TENTHS, *, device: str | torch.device = "cpu", legal: bool = False
 ) -> dict[float, Plan]:
     """Returns PyTorch's choice at each memory budget for a graph alone, without a model.
 
@@ -79,8 +71,7 @@ def torchs_plans_of(
         del num_fwd_outputs
         chosen: list[fx.Node] = []
         for budget in budgets:
-            chosen = torchs_choice_at(joint_graph, node_info, budget)
-            plans[budget] = plan_that_saves(graph, chosen)
+            plans[budget] = plan_that_saves(graph, torchs_choice_at(joint_graph, node_info, budget))
         return chosen
 
     with for_device():
@@ -109,5 +100,4 @@ def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> li
 def plan_that_saves(graph: Graph, nodes: list[fx.Node]) -> Plan:
     """Returns the plan that saves the values of these nodes."""
     names = {node.name for node in nodes}
-    saved = np.array([name in names for name in graph.names], np.bool_)
-    return Choice.from_saved(graph, saved).plan(graph)
+    return Choice.from_saved(graph, np.array([name in names for name in graph.names], np.bool_)).plan(graph)

@@ -93,18 +93,13 @@ class Device(Oracle):
 class _Step:
     def __init__(self, scheduled: Scheduled, plan: Plan, device: torch.device) -> None:
         forward, backward = scheduled.split(plan)
-        self._samples = {node.name: _made_up(node, device) for node in _inputs(forward)}
-        self._takes = [node.name for node in _inputs(forward)]
+        inputs, late_inputs = ([*module.graph.find_nodes(op="placeholder")] for module in (forward, backward))
+        self._takes, self._backward_takes = ([node.name for node in of] for of in (inputs, late_inputs))
         self._returns = [getattr(node, "name", "") for node in outputs_of(forward)]
-        self._backward_takes = [node.name for node in _inputs(backward)]
-        self._samples |= {
-            node.name: _made_up(node, device)
-            for node in _inputs(backward)
-            if node.name not in self._samples and node.name not in self._returns
-        }
-        self._forward, self._backward = (
-            compile_pass(module, backward=late) for module, late in ((forward, False), (backward, True))
-        )
+        at_hand = {*self._takes, *self._returns}
+        made_up = [*inputs, *(node for node in late_inputs if node.name not in at_hand)]
+        self._samples = {node.name: _made_up(node, device) for node in made_up}
+        self._forward, self._backward = compile_pass(forward, backward=False), compile_pass(backward, backward=True)
         self()
 
     def __call__(self) -> None:
@@ -112,10 +107,6 @@ class _Step:
         at_hand = {**self._samples, **dict(zip(self._returns, results, strict=True))}
         del results
         self._backward([at_hand[name] for name in self._backward_takes])
-
-
-def _inputs(module: fx.GraphModule) -> list[fx.Node]:
-    return list(module.graph.find_nodes(op="placeholder"))
 
 
 def _made_up(node: fx.Node, device: torch.device) -> torch.Tensor:

@@ -71,12 +71,7 @@ def mean_square(output: Any) -> Tensor:
 
 
 def measure_step(
-    step: Callable[..., Any],
-    model: Callable[..., Any],
-    /,
-    *args: Any,
-    loss: Loss = mean_square,
-    repeats: int = 5,
+    step: Callable[..., Any], model: Callable[..., Any], /, *args: Any, loss: Loss = mean_square, repeats: int = 5
 ) -> Measured:
     """Compiles a step from scratch and measures it.
 
@@ -163,7 +158,9 @@ def measure(
         else {"strategy": name, **replace(measured[name], times_s=tuple(times[name])).row(), **judged[name]}
         for name in runs
     ]
-    return _table(rows)
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
 
 
 def _judged(eager: _TrainingRun, outcomes: Mapping[str, Outcome], tolerance: float) -> dict[str, dict[str, Any]]:
@@ -185,12 +182,6 @@ _DTYPES = {
 }
 
 
-def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=list(_DTYPES)).astype(_DTYPES)
-
-
 @dataclass(frozen=True)
 class _TrainingRun:
     step: Callable[..., Any]
@@ -204,9 +195,8 @@ class _TrainingRun:
         with counting_kernels() as kernels, fresh_compilation(), torch.enable_grad():
             self._train()
         first_s = time.perf_counter() - start
-        saved = saved_activations(self.step, self.model, *self.args)[
-            1
-        ]  # without the step's result, which would keep its graph alive
+        # Without the step's result, which would keep its graph alive.
+        saved = saved_activations(self.step, self.model, *self.args)[1]
         if self._device().type == "cuda":
             self._train()  # cuBLAS keeps what it allocates in the first steps; later steps do not allocate it
         self._forget_gradients()

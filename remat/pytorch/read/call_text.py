@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import fx
@@ -31,6 +31,7 @@ from torch.fx.node import map_arg
 
 from remat.errors import CannotRebuild, InvalidGraph
 from remat.facts.lazy_field import Deferred
+from remat.predict.kernels.recorded_calls import MALFORMED, parsed_call
 from remat.pytorch.read.operators import Operators
 from remat.pytorch.seam.fakes import hint
 from remat.pytorch.seam.torch_names import call_of_node, with_triton_kernel_name
@@ -128,34 +129,22 @@ def call_of(text: str, producers: Sequence[Any], device: torch.device) -> tuple[
     if not text:
         return list(producers), {}
     try:
-        parsed = json.loads(text)
-        call: dict[str, Any] = {"args": parsed, "kwargs": {}} if isinstance(parsed, list) else parsed
-        args = cast(list[Any], _read(call["args"], producers, device))
-        return args, {key: _read(value, producers, device) for key, value in call["kwargs"].items()}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        return parsed_call(
+            text, producers, lambda kind, content: device if kind == "device" else _READERS[kind](content)
+        )
+    except MALFORMED as error:
         raise InvalidGraph(
             f"Graph.arguments: {text!r} is not a call of {len(producers)} producers ({error!r})"
         ) from None
 
 
-def _read(value: Any, producers: Sequence[Any], device: torch.device) -> Any:
-    if isinstance(value, list):
-        return [_read(item, producers, device) for item in cast(list[Any], value)]
-    if not isinstance(value, dict):
-        return value
-    entry = cast(dict[str, Any], value)
-    if "v" in entry:
-        return entry["hint"] if "hint" in entry else producers[entry["v"]]
-    ((kind, content),) = entry.items()
-    if kind == "unknown":
-        raise CannotRebuild(f"an argument of type {content}")
-    if kind == "dict":
-        return {name: _read(item, producers, device) for name, item in content.items()}
-    return device if kind == "device" else _READERS[kind](content)
+def _cannot_rebuild(kind: str) -> NoReturn:
+    raise CannotRebuild(f"an argument of type {kind}")
 
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("dtype", "layout", "memory_format"), lambda name: getattr(torch, name)),
     "complex": lambda parts: complex(*parts),
     "slice": lambda parts: slice(*parts),
+    "unknown": _cannot_rebuild,
 }

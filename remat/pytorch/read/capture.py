@@ -67,10 +67,7 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
     is called.
     """
     graphs: list[Graph] = []
-    meta = {
-        "model": name_of(model_or_fn),
-        "captured": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
+    meta = {"model": name_of(model_or_fn), "captured": datetime.datetime.now(datetime.UTC).date().isoformat()}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
         graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | device_facts(joint_graph)))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from remat.facts.columns import BoolArray, any_set
+from remat.facts.columns import BoolArray, any_set, mask_of
 from remat.facts.uses import operands_of, propagate_to_operands
 from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import GROUPED, Operators
@@ -60,15 +60,13 @@ def discrete_choices(ops: Operators, values: Values, inputs: Inputs, forward: Bo
         forward: (n,) the values of the forward pass.
     """
     n, u, v = len(forward), inputs.producers, inputs.consumers
-    packets = [_packet(op.name) for op in ops.different]
+    packets = [op.name.removeprefix("aten.").removeprefix("prims.").partition(".")[0] for op in ops.different]
     kinds = np.array([_kind(dtype) for dtype in values.dtypes])
     discrete, number = kinds == "discrete", kinds == "number"
     mask = np.array([dtype == "bool" for dtype in values.dtypes], np.bool_)
 
     def reading(read: BoolArray) -> BoolArray:
-        readers = np.zeros(n, np.bool_)
-        readers[v[read[u]]] = True
-        return readers
+        return mask_of(v[read[u]], n)
 
     elements = ops.are([packet == "getitem" for packet in packets])
     of_numbers = reading(number)
@@ -117,7 +115,3 @@ def _kind(dtype: str) -> str:
     if dtype.startswith(("float", "bfloat", "complex")):
         return "number"
     return "discrete" if dtype == "bool" or dtype.startswith(("int", "uint")) else ""
-
-
-def _packet(name: str) -> str:
-    return name.removeprefix("aten.").removeprefix("prims.").partition(".")[0]

@@ -13,7 +13,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from remat.facts.bans import Bans
-from remat.facts.columns import BoolArray, IntArray, frozen
+from remat.facts.columns import BoolArray, IntArray, frozen, mask_of
 from remat.facts.graph import Graph, Region
 from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.call_flops import flops_of
@@ -63,8 +63,7 @@ class _Reader:
         base = bases(nodes, self.inputs, ops)
         storage = frozen(np.array(base, np.int64))
         fusible, fusible_uses = self._fusible()
-        view = np.zeros(len(nodes), np.bool_)
-        view[consumers[storage[producers] == storage[consumers]]] = True
+        view = mask_of(consumers[storage[producers] == storage[consumers]], len(nodes))
         returned = self.end.args[0]
         cannot_save, cannot_recompute = self._rules(base, values)
         # The user may say that a choice is repeated exactly.
@@ -107,9 +106,8 @@ class _Reader:
         )
 
     def _these(self, some: Iterable[Any]) -> BoolArray:
-        marked = np.zeros(len(self.nodes), np.bool_)
-        marked[[i for i in map(self.inputs.position.get, some) if i is not None]] = True
-        return frozen(marked)
+        positions = [i for i in map(self.inputs.position.get, some) if i is not None]
+        return frozen(mask_of(positions, len(self.nodes)))
 
     # torch's partitioner itself marks collectives with MUST_SAVE, so that they run once; that is one of our bans.
     def _marks(self) -> dict[CheckpointPolicy, BoolArray]:

@@ -31,8 +31,7 @@ def rebuild(graph: Graph, value: int, device: torch.device) -> Callable[[], Any]
     producers: list[int] = graph.producers[graph.consumers == value].tolist()
     stands = [_Stand(graph.names[u], graph.dtypes[u], graph.shapes[u]) for u in producers]
     args, kwargs = call_of(graph.arguments[value], stands, device)
-    packet = graph.ops[value].rpartition(".")[0]
-    bounds = _index_bounds(packet, args)
+    bounds = _index_bounds(graph.ops[value].rpartition(".")[0], args)
     smallest = min((size for stand in stands for size in stand.shape if size > 0), default=1)
     made = [_tensor(stand, device, bounds.get(id(stand), smallest)) for stand in stands]
     args, kwargs = call_of(graph.arguments[value], made, device)

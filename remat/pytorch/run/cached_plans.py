@@ -36,9 +36,8 @@ class PlanCollector:
 
     def store_with(self, backward: fx.GraphModule) -> None:
         """Stores the plans in the cache entry of a backward graph."""
-        fresh = [
-            replace(planned, graph=replace(planned.graph)) for planned in self.planned
-        ]  # without cached properties
+        # Graphs without their cached properties.
+        fresh = [replace(planned, graph=replace(planned.graph)) for planned in self.planned]
         with _no_harm():
             keep_note(backward, _Note(zlib.compress(pickle.dumps((self.places, fresh)))))  # torch pickles the entry
 

@@ -53,9 +53,8 @@ class Compilation:
     budget: SharedBudget
     others: bool  # whether other graphs may follow in the same step
     inputs: Sequence[Tensor]  # of the graph
-    owned: Sequence[
-        Tensor
-    ]  # parameters, buffers and arguments of the model; empty if the memory of no device is limited
+    # parameters, buffers and arguments of the model; empty if the memory of no device is limited.
+    owned: Sequence[Tensor]
     activation_inputs: frozenset[int]  # positions of the inputs that earlier graphs computed, and that need gradients
     compiled_graph: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
 

@@ -157,16 +157,12 @@ class LiveCalls:
                 in_reverse &= ended == next(reversed(self._live), ended)
                 self._live.pop(ended, None)
                 self._saved.pop(ended, None)
-            overlap = max(before, now, key=_uses)
+            overlap = max(before, now, key=lambda one: (sum(len(uses) for _, uses in one.shared), len(one.order)))
             self._seen[together] = replace(overlap, handed_bytes=handed_bytes, in_reverse=in_reverse)
             self._storages.forget(all_of_them=False)
         if not self._live:
             self._from_other_graphs.clear()
             self._storages.forget(all_of_them=True)
-
-
-def _uses(overlap: Overlap) -> tuple[int, int]:
-    return sum(len(uses) for _, uses in overlap.shared), len(overlap.order)
 
 
 def maximal_sets(sets: Collection[CallCounts]) -> list[CallCounts]:

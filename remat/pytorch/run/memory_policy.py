@@ -22,7 +22,7 @@ from remat.answer.solver import Solver
 from remat.errors import InvalidOption
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.argument_checks import checked_flag
-from remat.facts.columns import BoolArray
+from remat.facts.columns import BoolArray, mask_of
 from remat.facts.graph import Graph
 from remat.facts.lazy_field import LazyField
 from remat.improve.choose import choose
@@ -207,9 +207,7 @@ def _enters_layer(graph: Graph) -> BoolArray:
     """Returns a mask (n,) of the storage owners that a layer reads from another layer, or from outside of layers."""
     layers = layers_of(graph)
     crossing = (layers[graph.consumers] >= 0) & (layers[graph.producers] != layers[graph.consumers])
-    entering = np.zeros(len(graph), np.bool_)
-    entering[graph.producers[crossing]] = True
-    return graph.owners(entering) & ~graph.leaf
+    return mask_of(graph.base[graph.producers[crossing]], len(graph)) & ~graph.leaf
 
 
 # AOTAutograd removes such writes from its graphs, `make_fx` does not.
@@ -223,6 +221,4 @@ def _written(graph: Graph, nodes: Mapping[str, fx.Node]) -> BoolArray:
         if targets or (node is not None and updates_statistics(node.target)):
             written[[v, *(graph.index[target.name] for target in targets)]] = True
     written = graph.owners(written)[graph.base]
-    reads = np.zeros(len(graph), np.bool_)
-    reads[graph.consumers[written[graph.producers]]] = True
-    return (written | reads) & ~graph.leaf
+    return (written | mask_of(graph.consumers[written[graph.producers]], len(graph))) & ~graph.leaf

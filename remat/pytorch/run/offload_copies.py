@@ -133,12 +133,8 @@ def _places(
     copies = HostCopies(graph, np.array([*nodes], np.int64), on_host, backward=backward, copy_stream=copy_stream)
 
     def placed_before(copy: Copy, place: fx.Node) -> _Place:
-        return (
-            copy.step,
-            graph.names[copy.value],
-            None if copy.predecessor is None else graph.names[copy.predecessor],
-            place,
-        )
+        predecessor = None if copy.predecessor is None else graph.names[copy.predecessor]
+        return copy.step, graph.names[copy.value], predecessor, place
 
     for v, node in nodes.items():
         for copy in copies.due_before(v):
@@ -154,9 +150,5 @@ def _calls(graph: Graph, module: fx.GraphModule) -> dict[int, fx.Node]:
 
 def _call(module: fx.GraphModule, operator: Any, *args: Any) -> fx.Node:
     node = module.graph.call_function(operator, args)
-    node.meta["val"] = operator(*map_arg(args, _value))
+    node.meta["val"] = operator(*map_arg(args, lambda one: one.meta["val"]))
     return node
-
-
-def _value(node: fx.Node) -> Any:
-    return node.meta["val"]

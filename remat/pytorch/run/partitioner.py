@@ -13,19 +13,10 @@ from uuid import uuid4
 
 from torch import fx
 
+from remat.answer import registry
 from remat.answer.handover import handed_over
 from remat.answer.option_text import label
 from remat.answer.plan import Plan
-from remat.answer.registry import (
-    DEFAULT_BUDGET_MODEL,
-    DEFAULT_BUDGET_SOLVER,
-    DEFAULT_SOLVER,
-    DEFAULT_STEP_MODEL,
-    QUICK_BUDGET_SOLVER,
-    costmodel_class,
-    find_costmodel,
-    find_solver,
-)
 from remat.answer.solver import Solver
 from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached, RematError
 from remat.facts.annotations import recompute_parameter_copies
@@ -115,8 +106,8 @@ class Partitioner(CustomPartitionerFn):
         if plans and (cost_model is not None or solver is not None):
             warnings.warn("a plan is given, so the cost model and the solver are ignored: leave out one", stacklevel=3)
         return cls(
-            find_costmodel(DEFAULT_STEP_MODEL if cost_model is None else cost_model),
-            None if solver is None else find_solver(solver),
+            registry.find_costmodel(registry.DEFAULT_STEP_MODEL if cost_model is None else cost_model),
+            None if solver is None else registry.find_solver(solver),
             plans,
             recompute_parameter_copies,
             on_error,
@@ -187,7 +178,7 @@ class Partitioner(CustomPartitionerFn):
                 PlannedGraph(
                     graph,
                     mine,
-                    self._plan_source(request),
+                    "a plan that was given" if self.plans else label(request.cost_model),
                     took,
                     copy_stream=self.copy_stream,
                     remarks=tuple(remarks.values()),
@@ -208,16 +199,13 @@ class Partitioner(CustomPartitionerFn):
         store_plans(planned, backward if joint_inputs else None)
         return forward, backward
 
-    def _plan_source(self, request: PlanRequest) -> str:
-        return "a plan that was given" if self.plans else label(request.cost_model)
-
     # A memory budget of PyTorch counts if the user has asked for no other.
     def _cost_model(self) -> CostModel:
         budget, of_regions = torchs_budget()
         if budget == 1 and not of_regions:
             return self.cost_model
         if self.follows_torch and not self.plans:
-            memory_budget: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
+            memory_budget: Any = registry.costmodel_class(registry.DEFAULT_BUDGET_MODEL)
             return memory_budget(budget, regions=of_regions or None)
         asked = " and ".join(map(str, of_regions.values())) or budget
         instead = "MemoryBudget(regions=...)" if of_regions else f"MemoryBudget({budget})"
@@ -268,8 +256,8 @@ class Partitioner(CustomPartitionerFn):
         if ranks.several_ranks() or self.on_error == "fallback" or ignores:
             return uuid4().hex
         plans = [(plan.digest, plan.graph) for plan in self.plans]
-        defaults = (DEFAULT_SOLVER, DEFAULT_BUDGET_SOLVER, QUICK_BUDGET_SOLVER)
-        solvers = [self.solver] if self.solver else [find_solver(name) for name in defaults]
+        defaults = (registry.DEFAULT_SOLVER, registry.DEFAULT_BUDGET_SOLVER, registry.QUICK_BUDGET_SOLVER)
+        solvers = [self.solver] if self.solver else [registry.find_solver(name) for name in defaults]
         settings = (
             self.recompute_parameter_copies,
             self.on_error,

@@ -74,9 +74,8 @@ def _key(graph: Graph) -> tuple[str, bool]:
 def _peak(graph: Graph, plan: Plan) -> int | str:
     from remat.pytorch.inductor.rehearsed import rehearsed_peak  # imported here, since it imports this package
 
-    with ThreadPoolExecutor(
-        1
-    ) as elsewhere:  # another thread, so that torch's modes and contexts of this compilation do not apply
+    # In another thread, torch's modes and contexts of this compilation do not apply.
+    with ThreadPoolExecutor(1) as elsewhere:
         try:
             return elsewhere.submit(copy_context().run, rehearsed_peak, graph, plan).result()
         except Exception as error:  # Inductor, or an operator of another library, may raise anything

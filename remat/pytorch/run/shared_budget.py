@@ -180,8 +180,7 @@ class SharedBudget:
     ) -> CompiledGraph:
         """Records a compiled graph with its plan; arguments are those of `plan_for`."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, activation_inputs)
-        choice = Choice.from_plan(part.problem, plan)
-        saved_bytes = choice.saved_bytes(part.problem)
+        saved_bytes = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
         is_careful = key not in self.plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self.plans and not others
         saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
@@ -205,8 +204,7 @@ class SharedBudget:
         """
         self._graphs.setdefault(compiled_graph.key, compiled_graph)
         self._calls.begin_call(compiled_graph.key, from_other_graphs, activations, node, compiled_graph.saved)
-        alive = dict(self._calls.together)
-        calls = sum(alive.values())
+        calls = sum(dict(self._calls.together).values())
         counted = self.cost_model.calls_in_flight
         if self.cost_model.limits_peak and compiled_graph.may_take_all and calls > counted and not self._has_warned:
             self._has_warned = True

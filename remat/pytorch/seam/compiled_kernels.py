@@ -41,14 +41,9 @@ def _compiled(tuner: Any, configuration: Any) -> Cubin:
     with redirect_stdout(log):
         kernel = autotuner._precompile_config(tuner, configuration).kernel
     stores, loads, registers = (int(number) for number in _LOG.findall(log.getvalue())[-1])
-    return Cubin(
-        {**configuration.kwargs, "num_warps": configuration.num_warps, "num_stages": configuration.num_stages},
-        registers,
-        stores + loads,
-        int(kernel.metadata.shared),
-        kernel.asm["ptx"],
-        kernel.asm["cubin"],
-    )
+    warps_and_stages = {"num_warps": configuration.num_warps, "num_stages": configuration.num_stages}
+    used = registers, stores + loads, int(kernel.metadata.shared)
+    return Cubin({**configuration.kwargs, **warps_and_stages}, *used, kernel.asm["ptx"], kernel.asm["cubin"])
 
 
 # Triton compiles from scratch and prints the assembler's output, which kernels from its cache lack.

@@ -20,19 +20,14 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 def torch_cuda(sheet: GpuSheet) -> Generator[None]:
     stream = SimpleNamespace(cuda_stream=0, stream_id=0, device_index=0)
     answers: dict[str, object] = {
+        **dict.fromkeys(("current_device", "_exchange_device", "_maybe_exchange_device"), 0),
+        **dict.fromkeys(("set_device", "_lazy_init", "synchronize"), None),
+        **dict.fromkeys(("is_bf16_supported", "is_tf32_supported"), sheet.major >= 8),
         "is_available": True,
         "device_count": 1,
-        "current_device": 0,
-        "set_device": None,
-        "_lazy_init": None,
-        "_exchange_device": 0,
-        "_maybe_exchange_device": 0,
         "get_device_properties": sheet,
         "get_device_capability": (sheet.major, sheet.minor),
         "get_device_name": sheet.name,
-        "is_bf16_supported": sheet.major >= 8,
-        "is_tf32_supported": sheet.major >= 8,
-        "synchronize": None,
         "mem_get_info": (sheet.total_memory, sheet.total_memory),
         "current_stream": stream,
         "is_current_stream_capturing": False,
@@ -41,7 +36,9 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
     with ExitStack() as stack:
         for name, value in answers.items():
             stack.enter_context(thread_local_patch(torch.cuda, name, _always(value), constant=True))
-        stack.enter_context(thread_local_patch(torch.cuda, "get_rng_state", _no_state))
+        stack.enter_context(
+            thread_local_patch(torch.cuda, "get_rng_state", lambda *_, **__: torch.zeros(16, dtype=torch.uint8))
+        )
         stack.enter_context(thread_local_patch(torch.cuda, "set_rng_state", _always(None)))
         # For a model with `torch.cuda.device(...)`, Dynamo calls the functions under names of its own since torch 2.13.
         variable = internals("torch._dynamo.variables.ctx_manager").CUDADeviceVariable
@@ -68,31 +65,20 @@ def _always(value: object) -> Callable[..., Any]:
     return answer
 
 
-def _no_state(*args: object, **kwargs: object) -> torch.Tensor:
-    del args, kwargs
-    return torch.zeros(16, dtype=torch.uint8)
-
-
 @contextmanager
 def device_table(sheet: GpuSheet) -> Generator[None]:
     """Registers a device interface with Dynamo, through torch's hook for devices of other vendors."""
     interfaces = internals("torch._dynamo.device_interface")
     interfaces.get_registered_device_interfaces()  # the first call registers torch's own interfaces
     answers: dict[str, object] = {
-        "current_device": 0,
-        "set_device": None,
+        **dict.fromkeys(("current_device", "get_raw_stream", "exchange_device", "maybe_exchange_device"), 0),
+        **dict.fromkeys(("set_device", "synchronize", "raise_if_triton_unavailable"), None),
+        **dict.fromkeys(("is_available", "is_triton_capable"), True),
         "device_count": 1,
-        "synchronize": None,
         "get_device_properties": sheet,
-        "get_raw_stream": 0,
-        "exchange_device": 0,
-        "maybe_exchange_device": 0,
         "memory_allocated": 0,
         "is_bf16_supported": sheet.major >= 8,
-        "is_available": True,
         "get_compute_capability": sheet.capability,
-        "is_triton_capable": True,
-        "raise_if_triton_unavailable": None,
     }
     methods = {name: staticmethod(_always(value)) for name, value in answers.items()}
     worker = type(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat.errors import InvalidOption, UnknownName
 from remat.words import near_of
@@ -47,29 +47,21 @@ class GpuSheet:
 
 
 _AMPERE = "CUDA C++ Programming Guide, table of compute capabilities, 8.0; NVIDIA A100 data sheet"
-_HOPPER = "CUDA C++ Programming Guide, table of compute capabilities, 9.0; NVIDIA %s data sheet"
+_HOPPER = "CUDA C++ Programming Guide, table of compute capabilities, 9.0; NVIDIA H100 data sheet"
 
-
-def _a100(name: str, gigabytes: int, memory_clock_rate: int) -> GpuSheet:
-    shared = 163 << 10, 164 << 10
-    return GpuSheet(
-        name, 8, 0, 108, gigabytes << 30, *shared, 40 << 20, 1_410_000, memory_clock_rate, 5120, source=_AMPERE
-    )
-
-
-def _hopper(name: str, gigabytes: int, memory_clock_rate: int, model: str) -> GpuSheet:
-    shared, bits = (227 << 10, 228 << 10), 5120 if model == "H100" else 6144
-    source = _HOPPER % model
-    return GpuSheet(
-        name, 9, 0, 132, gigabytes << 30, *shared, 50 << 20, 1_980_000, memory_clock_rate, bits, source=source
-    )
-
+_A100 = GpuSheet(
+    "NVIDIA A100-SXM4-80GB", 8, 0, 108, 80 << 30, 163 << 10, 164 << 10, 40 << 20, 1_410_000, 1_593_000, 5120, _AMPERE
+)
+_H100 = GpuSheet(
+    "NVIDIA H100 80GB HBM3", 9, 0, 132, 80 << 30, 227 << 10, 228 << 10, 50 << 20, 1_980_000, 2_619_000, 5120, _HOPPER
+)
+_H200 = replace(_H100, name="NVIDIA H200", total_memory=141 << 30, memory_clock_rate=3_201_000, memory_bus_width=6144)
 
 SHEETS: dict[str, GpuSheet] = {
-    "a100": _a100("NVIDIA A100-SXM4-80GB", 80, 1_593_000),
-    "a100-40gb": _a100("NVIDIA A100-SXM4-40GB", 40, 1_215_000),
-    "h100": _hopper("NVIDIA H100 80GB HBM3", 80, 2_619_000, "H100"),
-    "h200": _hopper("NVIDIA H200", 141, 3_201_000, "H200"),
+    "a100": _A100,
+    "a100-40gb": replace(_A100, name="NVIDIA A100-SXM4-40GB", total_memory=40 << 30, memory_clock_rate=1_215_000),
+    "h100": _H100,
+    "h200": replace(_H200, source=_HOPPER.replace("H100", "H200")),
 }
 """The known GPUs, by their names for `device=`."""
 

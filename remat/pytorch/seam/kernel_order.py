@@ -13,15 +13,13 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from graphlib import TopologicalSorter
 from hashlib import sha256
-from heapq import heappop, heappush
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from remat.predict.buffers.orders import LOWER, TORCHS_ORDER
-from remat.predict.kernels.schedule import with_needs_first
+from remat.predict.kernels.schedule import when_ready, with_needs_first
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.torch_names import CustomSchedulerPass
 
@@ -107,17 +105,7 @@ class KernelOrder(CustomSchedulerPass):
 
 def each_when_ready(nodes: Sequence[Any]) -> list[Any]:
     """Sorts kernels by their first members, but none comes before all that it reads has been computed."""
-    sorter = TopologicalSorter(_needed(nodes))
-    sorter.prepare()
-    ready: list[tuple[int, Any]] = []  # no two kernels have the same first member
-    order: list[Any] = []
-    while sorter.is_active():
-        for node in sorter.get_ready():
-            heappush(ready, (node.min_order, node))
-        _, node = heappop(ready)
-        order.append(node)
-        sorter.done(node)
-    return order
+    return when_ready(_needed(nodes), lambda node, _: node.min_order)  # no two have the same first member
 
 
 def by_last_member(nodes: Sequence[Any]) -> list[Any]:

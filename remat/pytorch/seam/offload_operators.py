@@ -152,11 +152,7 @@ TO_DEVICE = _operator("to_device(Tensor handle, Device device) -> Tensor", _to_d
 SEND = _operator("send(Tensor x) -> Tensor", _send, _fake_handle)
 """Begins to copy a tensor to the host."""
 
-SENT = _operator(
-    "sent(Tensor(a) handle, Tensor x, Tensor[] after) -> Tensor(a)",
-    _sent,
-    _fake_sent,
-)
+SENT = _operator("sent(Tensor(a) handle, Tensor x, Tensor[] after) -> Tensor(a)", _sent, _fake_sent)
 """Ends the copy of `SEND`, after other calls; returns the handle of the copy."""
 
 FETCH = _operator("fetch(Tensor handle, Device device, Tensor[] after) -> Tensor", _fetch, _fake_on_its_way)

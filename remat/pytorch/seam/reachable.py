@@ -87,7 +87,7 @@ class TensorCollector:
             return
         for cell in function.__closure__ or ():
             with suppress(ValueError):  # the cell is still empty
-                if _has_tensors(cell.cell_contents):
+                if any(isinstance(leaf, Tensor) for leaf in tree_leaves(cell.cell_contents)):
                     self.cells.append(cell)
                 self.look_into(cell.cell_contents)
         self.look_into([function.__defaults__, function.__kwdefaults__])
@@ -97,7 +97,3 @@ class TensorCollector:
                 self.globals_with_tensors.append((function.__globals__, name))
             elif isinstance(value, nn.Module | FunctionType | list | tuple | dict):
                 self.look_into(value)
-
-
-def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(value))

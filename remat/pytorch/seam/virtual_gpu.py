@@ -7,7 +7,7 @@ GPU: the padding of matrix products is turned off, and a setting that makes Indu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -192,12 +192,8 @@ def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
 
 # Clears caches of facts about devices; tables of patterns stay, because they are made only once.
 def _forget() -> None:
-    for remembered in _remembering():
-        remembered.cache_clear()
-
-
-def _remembering() -> Iterator[Any]:
-    for path in ("torch.utils._triton", "torch._inductor.utils"):
-        functions: list[Any] = [*internals(path).__dict__.values()]
-        yield from (function for function in functions if hasattr(function, "cache_clear"))
-    yield internals("torch._inductor.runtime.hints").DeviceProperties.create
+    triton, utilities = internals("torch.utils._triton").__dict__, internals("torch._inductor.utils").__dict__
+    properties: Any = internals("torch._inductor.runtime.hints").DeviceProperties.create
+    for function in (*triton.values(), *utilities.values(), properties):
+        if hasattr(function, "cache_clear"):
+            function.cache_clear()
