@@ -143,9 +143,8 @@ def _largest(graph: Graph, problem: Problem, facts: PlanFacts, unit: str, top: i
     positions = [problem.index[name] for name in facts.saved_activations]
     order = sorted(positions, key=lambda v: -int(problem.save_bytes[v]))
     priced = bool(problem.save_cost[positions].any())  # no column if saving is free
-    about = (
-        "from" if any(problem.places) else "operator"
-    )  # the operator does not fit into 80 columns, too; the name mostly tells it
+    # A place and an operator do not both fit into 80 columns, and the name mostly tells the operator.
+    about = "from" if any(problem.places) else "operator"
     if order and top > 0:
         yield ""
         yield table(

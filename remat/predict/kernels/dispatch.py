@@ -42,9 +42,9 @@ _OWN: dict[str, Rule] = {
     "prims._low_memory_max_pool_offsets_to_indices": pool_indices,
     "prims._low_memory_max_pool_with_offsets": max_pool,
     **{
-        f"aten._scaled_dot_product_{kernel}_attention{suffix}": attention
-        for kernel in ("cudnn", "efficient", "flash")
-        for suffix in ("", "_backward", "_for_cpu", "_for_cpu_backward")
+        f"aten._scaled_dot_product_{kernel}{direction}": attention
+        for kernel in ("cudnn_attention", "efficient_attention", "flash_attention", "flash_attention_for_cpu")
+        for direction in ("", "_backward")
     },
     **dict.fromkeys(rules.aten("cumprod cumsum logcumsumexp"), scan),
     **dict.fromkeys(rules.aten("embedding gather index _unsafe_index _unsafe_masked_index"), lookup),
