@@ -68,6 +68,9 @@ _TRIES, _PAYS = 8, 0.0005
 _ENOUGH = 0.01
 # The descents to the smallest peak begin at this many plans.
 _DESCENTS = 3
+# If a limit is missed by less than this part of it, the plan with the smallest peak is improved, which can lower its
+# peak, too: by up to 9% in 4 of 18 searches, in which that took three times as long as the descents.
+_MISSED = 0.1
 # Values are equal if their surroundings are equal up to this distance.
 _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
@@ -104,6 +107,7 @@ class StepPlans:
         self._at_prices = [plans, *(plans.at_prices_of(one) for one in others)]
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
+        self._has_descended = False
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -122,14 +126,16 @@ class StepPlans:
         choice = default_choice(self._graph, self._problem)
         return self.cheapest if choice is None else self._plan(choice, "PyTorch's default")
 
-    @cached_property
+    @property
     def smallest(self) -> PeakPlan:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
-        # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
-        others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
-        with suppress(OutOfTime):
-            self._descend()
-        self._predicted |= others
+        if not self._has_descended:
+            self._has_descended = True
+            # Other plans are put aside: what descents find depends on the plans before them, and must not.
+            others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
+            with suppress(OutOfTime):
+                self._descend()
+            self._predicted |= others
         return self._lowest
 
     def _descend(self) -> None:
@@ -144,7 +150,6 @@ class StepPlans:
             self._mix_with_better(least, before)
             for start in self._apart():
                 lowered(start, self._plans, self._plan, self._timeline, self._classes)
-        self._search(self._lowest.peak_bytes)  # exchanges lower the peak, too, mostly by less
 
     def _apart(self) -> list[PeakPlan]:
         """Returns a few plans of the lowest peaks, of plans with nearly the same peak only the fastest one."""
@@ -169,8 +174,9 @@ class StepPlans:
             _ = self.cheapest
             with suppress(OutOfTime):
                 self._search(limit_bytes)
-            if self._best(limit_bytes) is None:
-                _ = self.smallest
+            if limit_bytes < self._lowest.peak_bytes and self.smallest.peak_bytes <= (1 + _MISSED) * limit_bytes:
+                with suppress(OutOfTime):
+                    self._search(max(limit_bytes, self.smallest.peak_bytes))
         return self._best(limit_bytes)
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
