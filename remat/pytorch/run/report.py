@@ -270,8 +270,12 @@ class Log:
     def note(self, text: str) -> None:
         """Records, in the same logs as `add`, why a graph runs without a plan of ours."""
         for log in (self, _recent):
-            log._notes.append(text)  # which forgets the oldest if there are too many
+            log.keep_note(text)
         _LOGGER.info("%s", text)
+
+    def keep_note(self, text: str) -> None:
+        """Records a note, and forgets the oldest if there are too many."""
+        self._notes.append(text)
 
     def report(self, held_bytes: Callable[[], int] | None = None, limit_bytes: int | None = None) -> Report:
         """Reports what was recorded so far.
