@@ -12,7 +12,6 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
   result, and no limit that such a plan keeps is called unreachable.
 - The best plan within the limit, saving more of what it recomputes: single values, or all small ones; and exchanges,
   which save more of some values and less of others (`remat.improve.exchanges`).
-- If no plan keeps the limit: descents to a low peak, by changes of what is alive at it (`remat.improve.peak_descent`).
 - Mixtures of a plan within the limit, the best one or the one with the lowest peak, and of a better one above it.
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
@@ -36,7 +35,6 @@ from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_choice, default_saved
 from remat.improve.exchanges import Exchanges
-from remat.improve.peak_descent import lowered
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -66,11 +64,6 @@ _TRIES, _PAYS = 8, 0.0005
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
-# The descents to the smallest peak begin at this many plans.
-_DESCENTS = 3
-# If a limit is missed by less than this part of it, the plan with the smallest peak is improved, which can lower its
-# peak, too: by up to 9% in 4 of 18 searches, in which that took three times as long as the descents.
-_MISSED = 0.1
 # Values are equal if their surroundings are equal up to this distance.
 _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
@@ -107,7 +100,6 @@ class StepPlans:
         self._at_prices = [plans, *(plans.at_prices_of(one) for one in others)]
         self._predicted: dict[bytes, PeakPlan] = {}
         self._searched: set[int] = set()
-        self._has_descended = False
 
     @cached_property
     def cheapest(self) -> PeakPlan:
@@ -126,46 +118,23 @@ class StepPlans:
         choice = default_choice(self._graph, self._problem)
         return self.cheapest if choice is None else self._plan(choice, "PyTorch's default")
 
-    @property
+    @cached_property
     def smallest(self) -> PeakPlan:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
-        if not self._has_descended:
-            self._has_descended = True
-            # Other plans are put aside: what descents find depends on the plans before them, and must not.
-            others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
-            with suppress(OutOfTime):
-                self._descend()
-            self._predicted |= others
-        return self._lowest
-
-    def _descend(self) -> None:
-        lowest = self._plan(self._plans.lowest.choice, "least simulated peak")
-        for choice in self._one_liners_near(lowest.peak_bytes):
-            self._plan(choice, "one-liner")
-        for plans in self._at_prices:
-            self._approach(plans, self._lowest.peak_bytes)
-        before = math.inf
-        while (least := self._lowest).peak_bytes < (1 - _NEAR) * before:
-            before = least.peak_bytes
-            self._mix_with_better(least, before)
-            for start in self._apart():
-                lowered(start, self._plans, self._plan, self._timeline, self._classes)
-
-    def _apart(self) -> list[PeakPlan]:
-        """Returns a few plans of the lowest peaks, of plans with nearly the same peak only the fastest one."""
-        starts, least_bytes = list[PeakPlan](), 0
-        for plan in sorted(self._predicted.values(), key=_peak):
-            if not starts or plan.peak_bytes > (1 + _NEAR) * least_bytes:
-                starts, least_bytes = [*starts, plan], plan.peak_bytes
-            elif self._ranking.of(plan.choice) < self._ranking.of(starts[-1].choice):
-                starts[-1] = plan
-        return starts[:_DESCENTS]
-
-    @property
-    def _lowest(self) -> PeakPlan:
-        lowest = self._best(min(map(_peak, self._predicted.values())))
-        assert lowest is not None  # the plan with that peak
-        return lowest
+        # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
+        others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
+        with suppress(OutOfTime):
+            lowest = self._plan(self._plans.lowest.choice, "least simulated peak")
+            for choice in self._one_liners_near(lowest.peak_bytes):
+                self._plan(choice, "one-liner")
+            before = math.inf
+            while (least := min(map(_peak, self._predicted.values()))) < (1 - _NEAR) * before:
+                before = least
+                self._search(least)
+        self._predicted |= others
+        smallest = self._best(min(map(_peak, self._predicted.values())))
+        assert smallest is not None  # the plan with that peak
+        return smallest
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the best plan found with a peak of at most `limit_bytes`; None if there is none."""
@@ -174,9 +143,8 @@ class StepPlans:
             _ = self.cheapest
             with suppress(OutOfTime):
                 self._search(limit_bytes)
-            if limit_bytes < self._lowest.peak_bytes and self.smallest.peak_bytes <= (1 + _MISSED) * limit_bytes:
-                with suppress(OutOfTime):
-                    self._search(max(limit_bytes, self.smallest.peak_bytes))
+            if self._best(limit_bytes) is None:
+                _ = self.smallest
         return self._best(limit_bytes)
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
