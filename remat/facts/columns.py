@@ -136,8 +136,8 @@ def _frozen_again(value: Any) -> Any:
     return frozen(value) if type(value) is np.ndarray and value.dtype.kind in "biu" else value
 
 
-def mask_of(positions: IntArray | Sequence[int], length: int) -> BoolArray:
-    """Returns a mask (length,) that is set at these positions."""
+def mask_of(positions: IntArray | list[int], length: int) -> BoolArray:
+    """Returns a mask (length,) that is set at these positions; for numpy, a tuple would be one position."""
     mask = np.zeros(length, np.bool_)
     mask[positions] = True
     return mask

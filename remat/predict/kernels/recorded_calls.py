@@ -93,11 +93,11 @@ def _arguments(text: str, sources: tuple[int, ...], name: str) -> tuple[tuple[An
 def parsed_call(
     text: str, producers: Sequence[Any], special: Callable[[str, Any], Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Parses the positional and keyword arguments of a call; of one that is malformed, it raises one of `MALFORMED`.
+    """Parses the positional and keyword arguments of a call. If the text is malformed, one of `MALFORMED` is raised.
 
     Args:
         producers: the objects to put in the places of the producers, in the order of the uses.
-        special: makes an argument of the kind and content of an object, such as a dtype or a slice.
+        special: makes an argument that JSON cannot hold, such as a dtype or a slice, from its kind and content.
     """
 
     def read(argument: Any) -> Any:

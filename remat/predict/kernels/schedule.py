@@ -200,8 +200,8 @@ def when_ready(needed: Mapping[T, Iterable[T]], key: Callable[[T, Mapping[T, int
     """Sorts items topologically: of those that are ready, the one with the smallest key comes first.
 
     Args:
-        needed: the items before each one.
-        key: takes an item and the places of the items before it; no two items have the same key.
+        needed: for each item, the items that must come before it.
+        key: takes an item and the places of all items sorted so far; no two items have the same key.
     """
     sorter = TopologicalSorter(needed)
     sorter.prepare()
