@@ -71,7 +71,8 @@ def torchs_plans_of(
         del num_fwd_outputs
         chosen: list[fx.Node] = []
         for budget in budgets:
-            plans[budget] = plan_that_saves(graph, torchs_choice_at(joint_graph, node_info, budget))
+            chosen = torchs_choice_at(joint_graph, node_info, budget)
+            plans[budget] = plan_that_saves(graph, chosen)
         return chosen
 
     with for_device():
