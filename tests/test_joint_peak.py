@@ -69,8 +69,8 @@ def peak_of(step: Any, model: nn.Module, args: tuple[Tensor, ...], *, holds_logi
     ("width", "budget", "holds_logits"),
     [
         *((WIDTH, 0.3, False), (8 * WIDTH, 0.3, True)),
-        *(pytest.param(WIDTH, 1.0, holds, marks=deep) for holds in (False, True)),
-        *(pytest.param(width, 0.3, width == WIDTH, marks=deep) for width in (WIDTH, 8 * WIDTH)),
+        *(pytest.param(WIDTH, budget, True, marks=deep) for budget in (0.3, 1.0)),
+        *(pytest.param(*of, False, marks=deep) for of in ((WIDTH, 1.0), (8 * WIDTH, 0.3))),
     ],
 )
 def test_what_torch_keeps_with_two_graphs_is_reached_and_kept(width: int, budget: float, *, holds_logits: bool) -> None:

@@ -59,7 +59,7 @@ def batch(rows: int) -> Tensor:
 
 @cache
 def plan_of(rows: int) -> Plan:
-    """A plan for every `Model()`."""
+    """Returns a plan for batches of this size; it is the same for every `Model()`."""
     return remat.choose(remat.capture(Model(), batch(rows)), MemoryBudget(0.5)).plan
 
 

@@ -229,9 +229,8 @@ class Fuser:
     def _with_channels_last(self, forward: IntArray, hosted: BoolArray) -> dict[int, Shape]:
         if not self._turns_images(forward):
             return {}
-        graph, inside = self.graph, np.zeros(len(self.graph), np.bool_)
-        inside[forward] = True
-        uses = inside[graph.consumers]
+        graph = self.graph
+        uses = mask_of(forward, len(graph))[graph.consumers]
         own = hosted | graph.output | self._restrided(graph.producers[uses], graph.consumers[uses])
         shapes = {v: self._calls[v].shape for v in self._last if not own[v]}
         images = {v: channels_last(shape) for v, shape in shapes.items() if is_dense(shape, self._strides[v])}

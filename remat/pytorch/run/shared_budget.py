@@ -204,7 +204,7 @@ class SharedBudget:
         """
         self._graphs.setdefault(compiled_graph.key, compiled_graph)
         self._calls.begin_call(compiled_graph.key, from_other_graphs, activations, node, compiled_graph.saved)
-        calls = sum(dict(self._calls.together).values())
+        calls = sum(count for _, count in self._calls.together)
         counted = self.cost_model.calls_in_flight
         if self.cost_model.limits_peak and compiled_graph.may_take_all and calls > counted and not self._has_warned:
             self._has_warned = True
