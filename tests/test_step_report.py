@@ -28,7 +28,7 @@ from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.words import human_bytes
-from tests.test_whole_run import WIDTH, Model
+from tests.test_whole_run import WIDTH, Block, Model
 
 
 def batch() -> Tensor:
@@ -143,6 +143,34 @@ def test_several_calls_are_added_up_as_the_budget_counts_them() -> None:
         result, kept = saved_activations(step, model, batch())
         result.sum().backward()
     assert step.report().held_bytes == kept.bytes
+
+
+class Ending(Block):
+    """A block whose graph ends with it: the graph is called once for each block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        torch._dynamo.graph_break()
+        return x
+
+
+@pytest.mark.parametrize("budget", [0.3, 0.6])
+def test_a_graph_counts_as_often_as_it_is_called(budget: float) -> None:
+    """Of a budget of 0.3, which was kept, the report said 40%."""
+    kept = list[int]()
+    for cost_model in None, MemoryBudget(budget):
+        model = nn.Sequential(*(Ending() for _ in range(3)))
+        step = remat.compile(model, cost_model=cost_model, codegen=False)
+        for _ in range(4):
+            result, saved = saved_activations(step, model, batch())
+            result.sum().backward()
+        kept.append(saved.bytes)
+    report = step.report()
+    assert sum(report.calls) > len(report.graphs)
+    share = f", {kept[1] / kept[0]:.0%} of PyTorch's default, in {sum(report.calls)} calls of {len(report.graphs)} "
+    assert share in str(report)
+    assert "\nbudget: kept\n" in str(report)
+    assert report.limit_bytes >= report.held_bytes == kept[1]
 
 
 def test_a_step_without_a_plan_of_ours_says_why() -> None:

@@ -124,10 +124,7 @@ def compile(
         options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))
         step = torch_compile(model, backend=InductorBackend(partitioner), options=options, **torch_compile_kwargs)
     step = warn_if_skipped(step, model, partitioner.log.note)
-    if shared is None:
-        return with_report(step, model, partitioner.log)
-    limit_bytes = None if shared.cost_model.limits_peak else shared.limit_bytes
-    return with_report(step, model, partitioner.log, shared.most_held_bytes, limit_bytes)
+    return with_report(step, model, partitioner.log, None if shared is None else shared.most_held)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,20 @@ _MISSED = re.compile("was asked for|no plan was found that keeps it")
 _STYLE: dict[str, Any] = {"box": None, "pad_edge": False, "header_style": "bold", "collapse_padding": True}
 
 
+@dataclass(frozen=True)
+class HeldMemory:
+    """Holds what all calls that were alive at the same time saved together, by their plans, when it was most.
+
+    Attributes:
+        limit_bytes: the budget of these bytes; None if it is unknown, or limits the peak.
+        calls: the number of calls of each graph that were alive, by the key of the graph.
+    """
+
+    bytes: int
+    limit_bytes: int | None
+    calls: Mapping[str, int]
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """Compares the plan of each graph with PyTorch's default plan, and with a plan that recomputes nothing.
@@ -56,13 +70,15 @@ class Report:
         graphs: the graphs in the order in which they were planned, or found in torch's cache on disk with the plan of
             an earlier run; a graph that was planned again has its last plan.
         held_bytes: the most bytes that all calls saved at the same time, by their plans; None without a budget.
-        limit_bytes: the budget of what all calls save; None if there is no such budget in bytes.
+        limit_bytes: the budget of these bytes; None if there is none.
+        calls: for each graph, how many of its calls saved these bytes; () if unknown.
         notes: a sentence for each graph that runs without a plan of ours, with the reason.
     """
 
     graphs: tuple[PlannedGraph, ...]
     held_bytes: int | None = None
     limit_bytes: int | None = None
+    calls: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
     def as_frame(self) -> pd.DataFrame:
@@ -129,15 +145,19 @@ class Report:
     def _headline(self) -> Iterator[str]:
         """Yields the most important lines: memory, time, whether the budget is kept, and what to do next."""
         rows = [planned.row | planned.steps for planned in self.graphs]
+        if len(rows) > 1 and any(self.calls):  # else it is unknown which graphs were alive at the same time
+            rows = [row for row, calls in zip(rows, self.calls, strict=True) for _ in range(calls)]
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
         told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
-        if len(rows) == 1:  # the peaks of several graphs cannot be added
+        if len(rows) == len(self.graphs) == 1:  # the peaks of several graphs cannot be added
             peak, default, checked = (rows[0][f"{which}peak_bytes"] for which in ("", "default_", "checked_"))
             told += f"; peak {_size_and_share(peak, default)} of it"
             if checked and peak and not math.isclose(checked, peak, rel_tol=0.02):
                 told += f", as predicted, but {human_bytes(checked)} by Inductor's code"
-        else:  # graphs of other sizes of one model, too, which are not alive at the same time
-            told += f", in {len(rows)} graphs together"
+        else:
+            alive = sum(map(bool, self.calls)) or len(self.graphs)
+            calls = "" if len(rows) == alive else f"{len(rows)} calls of "
+            told += f", in {calls}{alive} graphs together"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
         ways = {"PyTorch's default": default}
@@ -277,15 +297,18 @@ class Log:
         """Records a note, and forgets the oldest if there are too many."""
         self._notes.append(text)
 
-    def report(self, held_bytes: Callable[[], int] | None = None, limit_bytes: int | None = None) -> Report:
+    def report(self, held: Callable[[], HeldMemory] | None = None) -> Report:
         """Reports what was recorded so far.
 
         Args:
-            held_bytes: returns the most bytes that all calls saved at the same time.
-            limit_bytes: the budget of these bytes.
+            held: returns what all calls saved at the same time.
         """
-        held = None if held_bytes is None else held_bytes()
-        return Report(tuple(self._planned.values()), held, limit_bytes, tuple(self._notes))
+        graphs, notes = tuple(self._planned.values()), tuple(self._notes)
+        if held is None:
+            return Report(graphs, notes=notes)
+        most = held()
+        calls = tuple(most.calls.get(key, 0) for _, key in self._planned)
+        return Report(graphs, most.bytes, most.limit_bytes, calls, notes)
 
 
 _recent = Log(_RECENT)
@@ -301,8 +324,7 @@ def with_report(
     step: Callable[..., Any],
     model: Callable[..., Any],
     log: Log,
-    held_bytes: Callable[[], int] | None = None,
-    limit_bytes: int | None = None,
+    held: Callable[[], HeldMemory] | None = None,
 ) -> CompiledStep:
     """Adds the method `report` to a compiled model, unless the model has a `report` already.
 
@@ -310,13 +332,13 @@ def with_report(
         step: the compiled model, which is changed in place, unless it is a function that torch has not compiled.
         model: the module or function.
         log: has the plans of its graphs.
-        held_bytes, limit_bytes: as in `Log.report`.
+        held: as in `Log.report`.
     """
     if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
         step = functools.wraps(step)(functools.partial(step))
     if not hasattr(model, "report"):
         # By `vars`, because `setattr` on a compiled module sets the attribute of the original module.
-        vars(step)["report"] = functools.partial(log.report, held_bytes, limit_bytes)
+        vars(step)["report"] = functools.partial(log.report, held)
     return cast(CompiledStep, step)
 
 

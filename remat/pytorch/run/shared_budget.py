@@ -37,6 +37,7 @@ from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
 from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
+from remat.pytorch.run.report import HeldMemory
 from remat.pytorch.run.shared_storages import Boundary
 from remat.pytorch.run.sizes import counted_storages
 from remat.pytorch.seam.compilations import frees_gradients
@@ -386,11 +387,22 @@ class SharedBudget:
         ours = sum(key in self.plans for key in keys)
         return 1 < len(keys) > ours and (not self.plans or (ours > 0 and not ranks.several_ranks()))
 
-    def most_held_bytes(self) -> int:
-        """Returns the most bytes that all calls saved at the same time, by their present plans."""
-        return max(
-            (self._held_bytes(together, overlap) for together, overlap in self._calls.overlaps().items()), default=0
-        )
+    def most_held(self) -> HeldMemory:
+        """Returns what all calls saved at the same time, by their present plans, when it was most."""
+        held = {together: self._held_bytes(together, overlap) for together, overlap in self._calls.overlaps().items()}
+        together = max(held, key=held.__getitem__, default=frozenset[tuple[str, int]]())
+        return HeldMemory(held.get(together, 0), self._limit_of(together), dict(together))
+
+    # The budget of calls that were alive at the same time; None if it is unknown, or limits the peak.
+    def _limit_of(self, together: CallCounts) -> int | None:
+        if self.cost_model.limits_peak:
+            return None
+        if self.limit_bytes is not None or not together:
+            return self.limit_bytes
+        parts = [replace(self._graphs[key].part, times=times) for key, times in together]
+        handed_bytes = self._calls.overlaps()[together].handed_bytes
+        budget = budget_of(parts, self.cost_model, handed_bytes)
+        return None if budget is None else budget + handed_bytes
 
     # A budget of saved memory may raise the peak above that of PyTorch's default plans.
     def _warn_about_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
@@ -423,5 +435,5 @@ class SharedBudget:
     def __repr__(self) -> str:
         if not self._graphs:
             return f"<SharedBudget of {self.cost_model!r}: nothing is compiled>"
-        most = human_bytes(self.most_held_bytes())
+        most = human_bytes(self.most_held().bytes)
         return f"<SharedBudget of {self.cost_model!r}: {len(self._graphs)} graphs, at most {most} at once>"
