@@ -22,10 +22,10 @@ IMAGE, FILTERS, BOTH = [True, False, False], [False, True, False], [True, True, 
 
 @dataclass(frozen=True)
 class Convolution:
-    """Convolves images with their channels last, or makes the gradients that are named."""
+    """Convolves images, or makes the gradients that are named; images of two dimensions have their channels last."""
 
-    image: tuple[int, int, int, int]
-    filters: tuple[int, int, int, int]
+    image: tuple[int, ...]
+    filters: tuple[int, ...]
     gradients: list[bool] | None = None
     stride: int = 1
     groups: int = 1
@@ -34,9 +34,11 @@ class Convolution:
 
     def call(self) -> tuple[Any, tuple[Any, ...], list[Tensor]]:
         """The operator, its arguments, and its results."""
-        image, filters = (torch.zeros(s).to(memory_format=torch.channels_last) for s in (self.image, self.filters))
+        dims = len(self.image) - 2
+        layout = torch.channels_last if dims == 2 else torch.contiguous_format
+        image, filters = (torch.zeros(s).to(memory_format=layout) for s in (self.image, self.filters))
         pad = 0 if self.stride > 1 else self.filters[2] // 2
-        how = [self.stride] * 2, [pad] * 2, [1, 1], self.transposed, [0, 0], self.groups
+        how = [self.stride] * dims, [pad] * dims, [1] * dims, self.transposed, [0] * dims, self.groups
         result = ATEN.convolution.default(image, filters, None, *how)
         if self.gradients is None:
             return ATEN.convolution.default, (image, filters, None, *how), [result]
@@ -63,6 +65,12 @@ TRACED = {
     "groups of one": (Convolution((2, 32, 16, 16), (32, 1, 3, 3), groups=32), 1_152),
     "groups of one, of images": (Convolution((2, 32, 16, 16), (32, 1, 3, 3), IMAGE, groups=32), 1_152),
     "transposed": (Convolution((2, 32, 16, 16), (32, 16, 3, 3), transposed=True), 30_896),
+    "signals": (Convolution((2, 64, 1599), (64, 64, 3), stride=2), 867_840),
+    "signals, of images": (Convolution((4, 24, 300), (40, 24, 5), IMAGE), 299_520),
+    "signals, no whole blocks": (Convolution((4, 24, 300), (40, 24, 5)), 230_400),
+    "signals of one channel": (Convolution((2, 1, 500), (16, 1, 7)), 64_000),
+    "volumes": (Convolution((2, 32, 8, 8, 8), (24, 32, 3, 3, 3)), 274_432),
+    "volumes, of both": (Convolution((2, 32, 12, 12, 12), (48, 32, 3, 3, 3), BOTH), 1_105_920),
     "transposed, of images": (Convolution((2, 32, 16, 16), (32, 16, 2, 2), IMAGE, 2, transposed=True), 20_656),
 }
 

@@ -12,6 +12,7 @@ backends were measured on an H200 (`experiments.accuracy.attention_workspaces`),
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from remat.facts.graph import Graph
@@ -153,7 +154,10 @@ def _convolution(
         return _joined(results, _groups(image, filters, result.shape[1]))
     if _last(image) or _last(filters):
         return _turned(image, stored) + _reordered(image, filters, result.shape[1], backward=False)
-    return _of_parts(arguments, stored) + max(image.bytes + filters.bytes, result.bytes)
+    blocks = _Blocks.of(image, filters, result)
+    return _of_parts(arguments, stored) + max(
+        blocks.read + blocks.of_filters + blocks.result - result.bytes, blocks.result
+    )
 
 
 # The larger of two phases: the gradient of the image, then those of filters and bias.
@@ -169,11 +173,55 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: M
         second = _of_filters(gradient, image, filters, rest, threads) if of_filters else 0
         turned = _turned(gradient, stored) + _turned(image, stored)
         return turned + max(first if of_image else 0, second)
-    of_parts = _of_parts(arguments, stored)
-    first = max(gradient.bytes + filters.bytes, of_image) - rest if of_image else 0
-    if image.strides in (None, contiguous_strides(image.shape)):
-        return of_parts + max(first, gradient.bytes + image.bytes)
-    return of_parts + image.bytes + max(first, gradient.bytes)  # a row-major copy comes first
+    of_parts, blocks = _of_parts(arguments, stored), _Blocks.of(image, filters, gradient)
+    read = blocks.read
+    if image.strides not in (None, contiguous_strides(image.shape)):  # a row-major copy comes first
+        of_parts, read = of_parts + image.bytes, 0
+    first = max(blocks.result + blocks.filters + blocks.image - image.bytes, blocks.image)
+    if _has_stride(image, filters, gradient):  # the gradient of the image has its channels last, and is copied twice
+        first = max(blocks.result + blocks.filters, 2 * image.bytes)
+    of_filters = sum(buffer.bytes for buffer in results if buffer.shape == filters.shape)
+    second = max(blocks.result + read + blocks.of_filters - of_filters, blocks.of_filters) if of_filters else 0
+    return of_parts + max(first - rest if of_image else 0, second)
+
+
+# For images whose channels are not last, oneDNN copies everything into blocks of channels, and pads the last block. An
+# image with less than a block of channels is read as it is (`is_1stconv` in `jit_avx512_common_conv_kernel.cpp`).
+@dataclass(frozen=True)
+class _Blocks:
+    """Holds the bytes of the tensors of a convolution in blocks of channels.
+
+    Attributes:
+        read: the copy of an image that is read; 0 if there is none.
+        filters: as the gradient of the image reads them.
+        of_filters: as the convolution reads them, and their gradient.
+    """
+
+    image: int
+    read: int
+    filters: int
+    of_filters: int
+    result: int
+
+    @classmethod
+    def of(cls, image: Buffer, filters: Buffer, result: Buffer) -> _Blocks:
+        channels, (out, within) = image.shape[1], filters.shape[:2]
+        groups = _groups(image, filters, result.shape[1])
+        in_blocks = _in_block(image.bytes, channels)
+        is_whole = groups > 1 or within >= _BLOCK
+        of_filters = filters.bytes if groups > 1 else _in_block(filters.bytes, out)
+        both = of_filters if groups > 1 else _in_block(of_filters, within)
+        read = in_blocks if is_whole else 0
+        return cls(in_blocks, read, both, both if is_whole else of_filters, _in_block(result.bytes, result.shape[1]))
+
+
+def _in_block(size: int, channels: int) -> int:
+    return size // max(channels, 1) * _up(channels, _BLOCK)
+
+
+def _has_stride(image: Buffer, filters: Buffer, result: Buffer) -> bool:
+    sizes = zip(image.shape[2:], filters.shape[2:], result.shape[2:], strict=True)
+    return any(made < read - width + 1 for read, width, made in sizes)
 
 
 # With one thread, torch itself computes convolutions of less than 16 images with filters of one position and no stride
