@@ -223,7 +223,8 @@ def test_the_log_says_of_each_predicted_plan_who_proposed_it_its_peak_and_its_ra
 
 
 def test_a_plan_that_is_as_fast_as_the_fastest_one_is_not_improved(caplog: pytest.LogCaptureFixture) -> None:
-    graph, improvements = Corpus.open().graph("small-bert"), {"mixture", "equal values", "single values"}
+    graph = Corpus.open().graph("small-bert")
+    improvements = {"mixture", "single values", "small values", "change", "exchange"}
     for share, is_improved in (1.0, False), (0.6, True):
         caplog.clear()
         with caplog.at_level(logging.DEBUG, "remat.improve.step_search"):

@@ -24,6 +24,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
+from remat.improve.peak_descent import saved_at_peak
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.predict.memory import Timeline
 
@@ -204,15 +205,10 @@ class Exchanges:
 
     def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
         """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
-        bytes_of = self._saved_at_peak(plan.choice, self._timeline(plan.choice))
+        bytes_of = saved_at_peak(self._plans.problem, plan.choice, self._timeline(plan.choice))
         drops = (payer.of(bytes_of[payer.values] > 0) for payer in payers if not payer.saves)
         freed = (replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values))
         return sorted(freed, key=lambda drop: drop.ns_per_byte)
-
-    def _saved_at_peak(self, choice: Choice, line: Timeline) -> IntArray:
-        alive = {t.name: t.bytes for t in line.peak_tensors if t.why == "saved"}
-        bytes_of = np.array([alive.get(name, 0) for name in self._plans.problem.names])
-        return np.where(choice.saved, bytes_of, 0)
 
     def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
         # What is saved late in the forward pass is read, and freed, first in the backward pass.
@@ -237,7 +233,7 @@ class Exchanges:
         # What is saved is alive between the passes, where there may be room; the peak may rise elsewhere, too.
         line = self._timeline(best.choice)
         room = line.peak_bytes - line.at_forward_end
-        freed = self._saved_at_peak(best.choice, line)
+        freed = saved_at_peak(self._plans.problem, best.choice, line)
         return [
             Change(values, saves, len(values) * ns, max(more - room, 0) if saves else -int(freed[values].sum()))
             for (values, saves, more), ns in zip(chosen, effects, strict=True)

@@ -12,6 +12,8 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
   result, and no limit that such a plan keeps is called unreachable.
 - The best plan within the limit, saving more of what it recomputes: single values, or all small ones; and exchanges,
   which save more of some values and less of others (`remat.improve.exchanges`).
+- For the smallest peak: descents, by changes of what is alive at the peak (`remat.improve.peak_descent`). Then the best
+  plan with that peak is sought as for a limit, which can lead to a lower peak, and so on.
 - Mixtures of a plan within the limit, the best one or the one with the lowest peak, and of a better one above it.
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
@@ -35,6 +37,7 @@ from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_choice, default_saved
 from remat.improve.exchanges import Exchanges
+from remat.improve.peak_descent import lowered
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
 from remat.improve.refine.equivalence_classes import equivalence_classes
@@ -64,6 +67,8 @@ _TRIES, _PAYS = 8, 0.0005
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
 # and two Llamas, what followed gained 0.08 % of a step at most, and took two thirds of the predictions.
 _ENOUGH = 0.01
+# The descents to the smallest peak begin at this many plans.
+_DESCENTS = 3
 # Values are equal if their surroundings are equal up to this distance.
 _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
@@ -127,14 +132,32 @@ class StepPlans:
             lowest = self._plan(self._plans.lowest.choice, "least simulated peak")
             for choice in self._one_liners_near(lowest.peak_bytes):
                 self._plan(choice, "one-liner")
+            for plans in self._at_prices:
+                self._approach(plans, lowest.peak_bytes)
             before = math.inf
-            while (least := min(map(_peak, self._predicted.values()))) < (1 - _NEAR) * before:
-                before = least
-                self._search(least)
+            while self._least_bytes < (1 - _NEAR) * before:
+                before = self._least_bytes
+                for start in self._apart():
+                    lowered(start, self._plans, self._plan, self._timeline, self._classes)
+                self._search(self._least_bytes)
         self._predicted |= others
-        smallest = self._best(min(map(_peak, self._predicted.values())))
+        smallest = self._best(self._least_bytes)
         assert smallest is not None  # the plan with that peak
         return smallest
+
+    @property
+    def _least_bytes(self) -> int:
+        return min(map(_peak, self._predicted.values()))
+
+    def _apart(self) -> list[PeakPlan]:
+        """Returns a few plans of the lowest peaks, of plans with nearly the same peak only the best one."""
+        starts, least_bytes = list[PeakPlan](), 0
+        for plan in sorted(self._predicted.values(), key=_peak):
+            if not starts or plan.peak_bytes > (1 + _NEAR) * least_bytes:
+                starts, least_bytes = [*starts, plan], plan.peak_bytes
+            elif self._ranking.of(plan.choice) < self._ranking.of(starts[-1].choice):
+                starts[-1] = plan
+        return starts[:_DESCENTS]
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the best plan found with a peak of at most `limit_bytes`; None if there is none."""
