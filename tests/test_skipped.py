@@ -176,6 +176,47 @@ def test_parameters_that_only_eager_operators_read_are_told_of() -> None:
     assert "budget: kept" not in report
 
 
+class Again(torch.autograd.Function):
+    """Computes a module again in the backward pass, in a way that Dynamo does not trace: a reversible block."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, module: nn.Module, saves: bool) -> Tensor:
+        ctx.module, ctx.x = module, x.detach()
+        if saves:
+            ctx.save_for_backward(x)
+        with torch.no_grad():
+            return module(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            x = ctx.x.requires_grad_()
+            ctx.module(x).backward(gradient)
+        return x.grad, None, None
+
+
+class Reversible(nn.Module):
+    def __init__(self, saves: bool = True) -> None:
+        super().__init__()
+        self.first, self.block, self.saves = nn.Linear(8, 8), nn.Linear(8, 8), saves
+
+    @torch._dynamo.disable
+    def again(self, x: Tensor) -> Tensor:
+        return Again.apply(x, self.block, self.saves)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.again(self.first(x).sin()).square().mean()
+
+
+def test_a_function_of_ones_own_that_dynamo_does_not_trace_is_named() -> None:
+    """It has its parameters in its context, where the graph of autograd does not show them."""
+    step = compiled(Reversible(), cost_model="memory-budget:budget=0.5")
+    with pytest.warns(UserWarning, match=r"and saves tensors in Again, a torch\.autograd\.Function: no prediction"):
+        step(torch.randn(4, 8)).backward()
+    assert "budget: kept" not in str(step.report())
+    assert complaints(compiled(Reversible(saves=False)), torch.randn(4, 8)) == 0  # as the hooks of FSDP
+
+
 def test_what_made_the_arguments_is_no_part_of_the_model() -> None:
     first = nn.Linear(8, 8)
     model = nn.Sequential(first, nn.Tanh())

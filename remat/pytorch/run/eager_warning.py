@@ -3,7 +3,7 @@
 Dynamo runs some functions eagerly without a warning. The autograd graph of a call's results shows it: compiled graphs
 have nodes of their own there, also those that were compiled before, by this process or in torch's caches. If there is
 no such node, and the call compiled nothing, all of it ran eagerly. If an eager node reads a parameter, a part of the
-model ran eagerly.
+model ran eagerly; so it did if a `torch.autograd.Function` of the user's has a node, because Dynamo did not trace it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from remat.pytorch.run.calls import compiled_node, is_compiled
-from remat.pytorch.seam.compilations import DYNAMO_SKIPS, graphs_compiled, name_of
+from remat.pytorch.seam.compilations import DYNAMO_SKIPS, function_that_saves, graphs_compiled, name_of
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.torch_names import storage_number, tree_leaves
 
@@ -70,24 +70,29 @@ def _eager_part(outputs: list[Tensor], model: Callable[..., Any], ends: set[Any]
         return f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it"
     module = getattr(model, "__self__", model)
     parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-    leaves = _leaves_read_eagerly(outputs, ends)
+    leaves, functions = _read_eagerly(outputs, ends)
     names = [name for name, parameter in parameters.items() if any(parameter is leaf for leaf in leaves)]
-    if not names:
+    if not (names or functions):
         return ""
     count = sum(parameter.requires_grad for parameter in parameters.values())
+    reads = [f"reads {len(names)} of {count} parameters (the first is {names[0]})"] if names else []
+    saves = [f"saves tensors in {functions[0]}, a torch.autograd.Function"] if functions else []
     return (
-        f"a part of {name_of(model)} runs eagerly, without a plan, and reads {len(names)} of {count} parameters "
-        f"(the first is {names[0]}): no prediction or budget counts what that part saves"
+        f"a part of {name_of(model)} runs eagerly, without a plan, and {' and '.join(reads + saves)}: no prediction or "
+        f"budget counts what that part saves"
     )
 
 
-# Leaves of the autograd graph that an eager operator reads, behind views and casts. The search ends at `ends`.
-def _leaves_read_eagerly(outputs: list[Tensor], ends: set[Any]) -> list[Tensor]:
+# Leaves of the autograd graph that an eager operator reads, behind views and casts, and eager functions that save
+# tensors. The search ends at `ends`.
+def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], list[str]]:
     stack: list[tuple[Any, bool]] = [(tensor.grad_fn, False) for tensor in outputs]
-    visited, leaves = set(stack), list[Tensor]()
+    visited, leaves, functions = set(stack), list[Tensor](), list[str]()
     for node, below_eager in stack:
         if node in ends:
             continue
+        if not is_compiled(node) and (function := function_that_saves(node)):
+            functions.append(function)
         if node.name().endswith("AccumulateGrad"):
             leaves += [node.variable] if below_eager else []
             continue
@@ -95,7 +100,7 @@ def _leaves_read_eagerly(outputs: list[Tensor], ends: set[Any]) -> list[Tensor]:
         following = {(source, is_eager) for source, _ in node.next_functions if source is not None}
         stack += following - visited
         visited |= following
-    return leaves
+    return leaves, functions
 
 
 # Whether a node only takes a view or casts, as of a parameter before it is read.

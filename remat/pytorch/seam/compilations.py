@@ -128,7 +128,18 @@ def frees_gradients() -> bool:
 def saved_values_freed(node: Any) -> bool:
     """Returns whether a backward pass has read and freed the saved tensors of a node of a `torch.autograd.Function`."""
     try:
-        internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)  # without unpacking any
+        _saved(node)
     except RuntimeError:
         return True
     return False
+
+
+def function_that_saves(node: Any) -> str:
+    """Returns the name of the `torch.autograd.Function` of a node of autograd that has saved tensors; else ""."""
+    function: Any = autograd.function
+    saves = isinstance(node, function.BackwardCFunction) and bool(_saved(node))
+    return node.name().removesuffix("Backward") if saves else ""
+
+
+def _saved(node: Any) -> Any:
+    return internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)  # without unpacking any
