@@ -295,6 +295,16 @@ def test_a_share_that_no_plan_keeps_is_told_once(budget: MemoryBudget, said: str
 
 
 @pytest.mark.usefixtures("nothing_warned_of")
+@pytest.mark.parametrize("breaks", [False, True])
+def test_of_a_graph_that_others_may_follow_it_is_told_that_its_share_is_not_the_last_word(breaks: bool) -> None:
+    step = remat.compile(Model(2, breaks=breaks), cost_model=MemoryBudget(0.3, of="peak"), codegen=False)
+    with pytest.warns(UserWarning, match="was asked for") as warned:
+        step(batch()).sum().backward()
+    told = str(warned[0].message)
+    assert told.endswith("all are planned again, together, after the first steps") is breaks
+
+
+@pytest.mark.usefixtures("nothing_warned_of")
 def test_a_share_that_is_kept_is_not_told() -> None:
     model = Model()
     with warnings.catch_warnings():

@@ -49,6 +49,8 @@ from remat.pytorch.seam.torch_partitioner import hide_marks, torchs_budget, torc
 
 OnError = Literal["raise", "fallback"]
 
+_PLANNED_AGAIN = ". If other graphs run in the same step, all are planned again, together, after the first steps"
+
 
 @dataclass(frozen=True)
 class Partitioner(CustomPartitionerFn):
@@ -173,7 +175,8 @@ class Partitioner(CustomPartitionerFn):
             took = time.perf_counter() - start
             remarks = {} if self.plans or mine.by in NO_OWN_BUDGET else remarks_on(graph, plan, request.cost_model)
             for about, remark in remarks.items():
-                ranks.warn(f"remat: {remark}", about)
+                later = request.others_may_follow and about in ("saved", "peak")
+                ranks.warn(f"remat: {remark}{_PLANNED_AGAIN if later else ''}", about)
             planned.append(
                 PlannedGraph(
                     graph,

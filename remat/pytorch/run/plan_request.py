@@ -42,6 +42,11 @@ class PlanRequest:
         seen = {} if compilation is None else compilation.sizes_seen(joint_graph)
         self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
 
+    @property
+    def others_may_follow(self) -> bool:
+        """Returns whether other graphs that share the budget may run in the same step."""
+        return self.compilation is not None and self.compilation.others and not self.is_region
+
     def sizes(self) -> AbstractContextManager[None]:
         """Returns a context in which the graph is read with the sizes for which it is planned."""
         return assumed(self._tried[0])
