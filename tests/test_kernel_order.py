@@ -86,15 +86,14 @@ def test_the_peak_falls_as_predicted(device: str, layers: int, part: float) -> N
 
 def test_the_allocator_agrees_and_gradients_stay() -> None:
     torch.manual_seed(0)
-    args = tuple(map(torch.randn_like, ARGUMENTS))
-    graph, plan, measured = measured_peak((Conditioned(), args, None), PLAN, kernels=False)
+    model, args = Conditioned(), tuple(map(torch.randn_like, ARGUMENTS))
+    graph, plan, measured = measured_peak((model, args, None), PLAN, kernels=False)
     assert remat.timeline(graph, plan).peak_bytes == pytest.approx(measured, rel=0.005)
     assert measured < 0.75 * remat.timeline(graph, plan, torchs_order=True).peak_bytes
-    model = Conditioned(layers=3)
     model(*args).backward()
     expected = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
-    remat.compile(model, cost_model=PLAN)(*args).backward()
+    remat.compile(model, plan=plan)(*args).backward()
     torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
 
 
