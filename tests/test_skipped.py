@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,6 +216,30 @@ def test_a_function_of_ones_own_that_dynamo_does_not_trace_is_named() -> None:
         step(torch.randn(4, 8)).backward()
     assert "budget: kept" not in str(step.report())
     assert complaints(compiled(Reversible(saves=False)), torch.randn(4, 8)) == 0  # as the hooks of FSDP
+
+
+class Ended(Reversible):
+    """Runs the backward pass of its function itself, so that nothing is saved any more."""
+
+    @torch._dynamo.disable
+    def again(self, x: Tensor) -> Tensor:
+        y = super().again(x).sum()
+        y.backward()
+        return y
+
+
+def test_a_function_whose_backward_pass_has_run_holds_nothing() -> None:
+    """To look at what it saved raised an error, in the call of the user."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled(Ended())(torch.randn(4, 8))
+    assert not any("saves tensors in" in str(warning.message) for warning in caught)
+
+
+def test_a_function_that_ran_before_the_call_is_no_part_of_the_model() -> None:
+    """Its result comes in an argument that torch does not look into."""
+    holder = SimpleNamespace(x=Again.apply(torch.randn(4, 8, requires_grad=True), nn.Linear(8, 8), True))
+    assert complaints(compiled(lambda held: held.x.sin()), holder) == 0
 
 
 def test_what_made_the_arguments_is_no_part_of_the_model() -> None:

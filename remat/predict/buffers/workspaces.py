@@ -178,7 +178,8 @@ def _gradients(arguments: Sequence[Buffer], results: Sequence[Buffer], stored: M
     if image.strides not in (None, contiguous_strides(image.shape)):  # a row-major copy comes first
         of_parts, read = of_parts + image.bytes, 0
     first = max(blocks.result + blocks.filters + blocks.image - image.bytes, blocks.image)
-    if _has_stride(image, filters, gradient):  # the gradient of the image has its channels last, and is copied twice
+    if _groups(image, filters, gradient.shape[1]) == 1 and _has_stride(image, filters, gradient):
+        # The gradient of the image has its channels last, and is copied twice.
         first = max(blocks.result + blocks.filters, 2 * image.bytes)
     of_filters = sum(buffer.bytes for buffer in results if buffer.shape == filters.shape)
     second = max(blocks.result + read + blocks.of_filters - of_filters, blocks.of_filters) if of_filters else 0
@@ -219,9 +220,10 @@ def _in_block(size: int, channels: int) -> int:
     return size // max(channels, 1) * _up(channels, _BLOCK)
 
 
+# Dilated filters take less from an image than half of it, unless the image is small.
 def _has_stride(image: Buffer, filters: Buffer, result: Buffer) -> bool:
     sizes = zip(image.shape[2:], filters.shape[2:], result.shape[2:], strict=True)
-    return any(made < read - width + 1 for read, width, made in sizes)
+    return any(made < read - width + 1 and 2 * made <= read + width + 2 for read, width, made in sizes)
 
 
 # With one thread, torch itself computes convolutions of less than 16 images with filters of one position and no stride

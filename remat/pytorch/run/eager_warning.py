@@ -3,7 +3,8 @@
 Dynamo runs some functions eagerly without a warning. The autograd graph of a call's results shows it: compiled graphs
 have nodes of their own there, also those that were compiled before, by this process or in torch's caches. If there is
 no such node, and the call compiled nothing, all of it ran eagerly. If an eager node reads a parameter, a part of the
-model ran eagerly; so it did if a `torch.autograd.Function` of the user's has a node, because Dynamo did not trace it.
+model ran eagerly. It also did if, above a compiled node, a `torch.autograd.Function` of the user's has a node, because
+Dynamo did not trace that function.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], 
     for node, below_eager in stack:
         if node in ends:
             continue
-        if not is_compiled(node) and (function := function_that_saves(node)):
+        if not is_compiled(node) and (function := function_that_saves(node)) and _is_above_compiled(node, ends):
             functions.append(function)
         if node.name().endswith("AccumulateGrad"):
             leaves += [node.variable] if below_eager else []
@@ -101,6 +102,18 @@ def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], 
         stack += following - visited
         visited |= following
     return leaves, functions
+
+
+# Whether a node of autograd reads what a compiled graph made. If not, it may have run before the call of the model.
+def _is_above_compiled(node: Any, ends: set[Any]) -> bool:
+    stack, visited = [node], {node}
+    for one in stack:
+        if is_compiled(one):
+            return True
+        sources = {source for source, _ in one.next_functions if source is not None} - ends - visited
+        stack += sources
+        visited |= sources
+    return False
 
 
 # Whether a node only takes a view or casts, as of a parameter before it is read.

@@ -49,7 +49,7 @@ from remat.pytorch.seam.torch_partitioner import hide_marks, torchs_budget, torc
 
 OnError = Literal["raise", "fallback"]
 
-_PLANNED_AGAIN = ". If other graphs run in the same step, all are planned again, together, after the first steps"
+_PLANNED_AGAIN = ". If other graphs run in the same step, all graphs are planned again together after the first steps"
 
 
 @dataclass(frozen=True)

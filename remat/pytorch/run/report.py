@@ -50,11 +50,13 @@ class HeldMemory:
     """Holds what all calls that were alive at the same time saved together, by their plans, when it was most.
 
     Attributes:
-        limit_bytes: the budget of these bytes; None if it is unknown, or limits the peak.
+        default_bytes: what they would save by PyTorch's default plans.
+        limit_bytes: the budget of `bytes`; None if it limits the peak, or if a share of each graph is no share of all.
         calls: the number of calls of each graph that were alive, by the key of the graph.
     """
 
     bytes: int
+    default_bytes: int
     limit_bytes: int | None
     calls: Mapping[str, int]
 
@@ -70,13 +72,15 @@ class Report:
         graphs: the graphs in the order in which they were planned, or found in torch's cache on disk with the plan of
             an earlier run; a graph that was planned again has its last plan.
         held_bytes: the most bytes that all calls saved at the same time, by their plans; None without a budget.
-        limit_bytes: the budget of these bytes; None if there is none.
-        calls: for each graph, how many of its calls saved these bytes; () if unknown.
+        default_held_bytes: what the same calls would save by PyTorch's default plans.
+        limit_bytes: the budget of `held_bytes`; None if there is none, or if it is unknown.
+        calls: for each graph, how many of its calls were alive then; () if unknown.
         notes: a sentence for each graph that runs without a plan of ours, with the reason.
     """
 
     graphs: tuple[PlannedGraph, ...]
     held_bytes: int | None = None
+    default_held_bytes: int | None = None
     limit_bytes: int | None = None
     calls: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
@@ -148,8 +152,10 @@ class Report:
         if len(rows) > 1 and any(self.calls):  # else it is unknown which graphs were alive at the same time
             rows = [row for row, calls in zip(rows, self.calls, strict=True) for _ in range(calls)]
         saved, default = (_total(rows, f"{who}saved_bytes", f"{who}handed_bytes") for who in ("", "default_"))
+        if len(rows) > 1 and any(self.calls):  # what one graph makes and another saves counts once
+            saved, default = self.held_bytes, self.default_held_bytes
         told = f"saved {_size_and_share(saved, default)} of PyTorch's default"
-        if len(rows) == len(self.graphs) == 1:  # the peaks of several graphs cannot be added
+        if len(rows) == 1:  # the peaks of several graphs cannot be added
             peak, default, checked = (rows[0][f"{which}peak_bytes"] for which in ("", "default_", "checked_"))
             told += f"; peak {_size_and_share(peak, default)} of it"
             if checked and peak and not math.isclose(checked, peak, rel_tol=0.02):
@@ -303,12 +309,13 @@ class Log:
         Args:
             held: returns what all calls saved at the same time.
         """
-        graphs, notes = tuple(self._planned.values()), tuple(self._notes)
+        planned, notes = list(self._planned.items()), tuple(self._notes)
+        graphs = tuple(one for _, one in planned)
         if held is None:
             return Report(graphs, notes=notes)
         most = held()
-        calls = tuple(most.calls.get(key, 0) for _, key in self._planned)
-        return Report(graphs, most.bytes, most.limit_bytes, calls, notes)
+        calls = tuple(most.calls.get(key, 0) for (_, key), _ in planned) if most.calls else ()
+        return Report(graphs, most.bytes, most.default_bytes, most.limit_bytes, calls, notes)
 
 
 _recent = Log(_RECENT)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -35,11 +35,11 @@ from remat.problem.costmodel import CostModel
 from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
+from remat.pytorch.run.compiled_graph import CompiledGraph
 from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.report import HeldMemory
 from remat.pytorch.run.shared_storages import Boundary
-from remat.pytorch.run.sizes import counted_storages
 from remat.pytorch.seam.compilations import frees_gradients
 from remat.words import human_bytes
 
@@ -52,21 +52,6 @@ _REPLANNED = 2
 _WORTHWHILE = 0.01
 # Graphs are planned again when no call is alive, or after so many steps: in a pipeline, some call always is.
 _WAITS = 8
-
-
-@dataclass(frozen=True, eq=False)
-class CompiledGraph:
-    """Holds a compiled graph with its plan, and what it shares with other graphs."""
-
-    key: str  # equal for equal graphs of equal sizes
-    part: Subproblem
-    plan: Plan
-    saved_bytes: int  # by the plan, with saved inputs that other graphs computed
-    saved: frozenset[str]  # the names of the storages that the plan saves, with such inputs
-    activation_inputs: frozenset[str]  # names of the inputs that earlier graphs computed, and that need gradients
-    boundary: Boundary
-    is_careful: bool  # whether it saves as little as possible until it is known which other calls are alive
-    may_take_all: bool  # whether it may use the whole budget, as far as is known
 
 
 class SharedBudget:
@@ -181,12 +166,10 @@ class SharedBudget:
     ) -> CompiledGraph:
         """Records a compiled graph with its plan; arguments are those of `plan_for`."""
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, activation_inputs)
-        saved_bytes = Choice.from_plan(part.problem, plan).saved_bytes(part.problem)
         is_careful = key not in self.plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self.plans and not others
-        saved = frozenset(graph.names[owner] for owner in counted_storages(graph, plan, boundary.inputs.values()))
-        self._graphs[key] = CompiledGraph(
-            key, part, plan, saved_bytes, saved, frozenset(activation_inputs), boundary, is_careful, may_take_all
+        self._graphs[key] = CompiledGraph.of(
+            key, part, plan, activation_inputs, boundary, is_careful=is_careful, may_take_all=may_take_all
         )
         if may_take_all:
             self._warn_about_peak([part], [plan])
@@ -389,20 +372,23 @@ class SharedBudget:
 
     def most_held(self) -> HeldMemory:
         """Returns what all calls saved at the same time, by their present plans, when it was most."""
-        held = {together: self._held_bytes(together, overlap) for together, overlap in self._calls.overlaps().items()}
-        together = max(held, key=held.__getitem__, default=frozenset[tuple[str, int]]())
-        return HeldMemory(held.get(together, 0), self._limit_of(together), dict(together))
+        overlaps = self._calls.overlaps()
+        held = {together: self._held_bytes(together, overlap) for together, overlap in overlaps.items()}
+        if not held:
+            return HeldMemory(0, 0, None if self.cost_model.limits_peak else self.limit_bytes, {})
+        together = max(held, key=held.__getitem__)
+        by_default = {key: self._graphs[key].by_default for key, _ in together}
+        default_bytes = self._held_bytes(together, overlaps[together], by_default)
+        return HeldMemory(held[together], default_bytes, self._limit_of(together, default_bytes), dict(together))
 
-    # The budget of calls that were alive at the same time; None if it is unknown, or limits the peak.
-    def _limit_of(self, together: CallCounts) -> int | None:
-        if self.cost_model.limits_peak:
-            return None
-        if self.limit_bytes is not None or not together:
-            return self.limit_bytes
+    # The budget of calls that were alive at the same time. The shares of graphs that save the same storages add up to
+    # more than a share of what all of them save.
+    def _limit_of(self, together: CallCounts, default_bytes: int) -> int | None:
+        if self.cost_model.limits_peak or self.limit_bytes is not None:
+            return None if self.cost_model.limits_peak else self.limit_bytes
         parts = [replace(self._graphs[key].part, times=times) for key, times in together]
-        handed_bytes = self._calls.overlaps()[together].handed_bytes
-        budget = budget_of(parts, self.cost_model, handed_bytes)
-        return None if budget is None else budget + handed_bytes
+        counted_once = sum(self._graphs[key].by_default.saved_bytes * times for key, times in together) == default_bytes
+        return budget_of(parts, self.cost_model) if counted_once else None
 
     # A budget of saved memory may raise the peak above that of PyTorch's default plans.
     def _warn_about_peak(self, parts: Sequence[Subproblem], plans: Sequence[Plan]) -> None:
@@ -419,11 +405,14 @@ class SharedBudget:
         held = self._held_bytes(together, overlap)
         return (self.limit_bytes, held) if self.limit_bytes is not None and held > self.limit_bytes else None
 
-    def _held_bytes(self, together: CallCounts, overlap: Overlap) -> int:
+    def _held_bytes(
+        self, together: CallCounts, overlap: Overlap, graphs_of: Mapping[str, CompiledGraph] | None = None
+    ) -> int:
         # Each storage counts once. Plans do not count inputs that unexpectedly come from other graphs.
-        held = sum(self._graphs[key].saved_bytes * times for key, times in together)
+        of = self._graphs if graphs_of is None else graphs_of
+        held = sum(of[key].saved_bytes * times for key, times in together)
         for size, uses in overlap.shared:
-            graphs = [(self._graphs[overlap.order[call]], name) for call, name in uses]
+            graphs = [(of[overlap.order[call]], name) for call, name in uses]
             saving = [(compiled_graph, name) for compiled_graph, name in graphs if name in compiled_graph.saved]
             counted = sum(
                 name in compiled_graph.activation_inputs or name in compiled_graph.boundary.outputs.values()

@@ -135,9 +135,9 @@ def saved_values_freed(node: Any) -> bool:
 
 
 def function_that_saves(node: Any) -> str:
-    """Returns the name of the `torch.autograd.Function` of a node of autograd that has saved tensors; else ""."""
+    """Returns the name of the `torch.autograd.Function` of a node of autograd that holds saved tensors; else ""."""
     function: Any = autograd.function
-    saves = isinstance(node, function.BackwardCFunction) and bool(_saved(node))
+    saves = isinstance(node, function.BackwardCFunction) and not saved_values_freed(node) and bool(_saved(node))
     return node.name().removesuffix("Backward") if saves else ""
 
 
