@@ -168,9 +168,8 @@ class SharedBudget:
         key, part = ranks.key_of_graph(graph), subproblem_of(graph, self.cost_model, activation_inputs)
         is_careful = key not in self.plans and self._price is None and (others or self.limit_bytes is None)
         may_take_all = key not in self.plans and not others
-        self._graphs[key] = CompiledGraph.of(
-            key, part, plan, activation_inputs, boundary, is_careful=is_careful, may_take_all=may_take_all
-        )
+        inputs = frozenset(activation_inputs)
+        self._graphs[key] = CompiledGraph(key, part, plan, inputs, boundary, is_careful, may_take_all)
         if may_take_all:
             self._warn_about_peak([part], [plan])
         return self._graphs[key]
