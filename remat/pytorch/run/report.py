@@ -171,21 +171,34 @@ class Report:
             ways["every layer checkpointed"] = checkpointed
         if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
             yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
-        missed = any(_MISSED.search(text) for one in self.graphs for text in one.messages)
-        missed |= self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes
-        # Whether several graphs keep a limit of the peak together, only their check knows.
-        alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
-        is_known = self.limit_bytes is not None or not alone
-        # With a backend by name, each call of a graph has the budget of its own.
-        apart = self.held_bytes is None and all(planned.limits_memory for planned in self.graphs)
-        if (apart or self.held_bytes is not None) and (missed or (is_known and not self.notes)):
-            yield f"budget: {'not kept, see below' if missed else 'kept in each call' if apart else 'kept'}"
+        missed = bool(self._misses) or (self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes)
+        yield from self._verdict(missed)
         if missed:
             yield "next: a smaller batch, a larger budget, or offloading"
         elif step and default and step > 1.05 * default and any(row["recomputed_ops"] for row in rows):
             yield "next: for a faster step, raise the budget; remat.frontier shows what that gains"
         else:
             yield "next: for less memory, set a budget below this; remat.frontier shows its cost"
+
+    @property
+    def _misses(self) -> int:
+        """Counts the graphs of which a remark or a check says that they miss their budget."""
+        return sum(any(_MISSED.search(text) for text in one.messages) for one in self.graphs)
+
+    def _verdict(self, missed: bool) -> Iterator[str]:
+        """Yields whether the budget is kept, where that is known."""
+        # Whether several graphs keep a limit of the peak together, only their check knows.
+        alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
+        is_known = self.limit_bytes is not None or not alone
+        # With a backend by name, each call of a graph has the budget of its own.
+        apart = self.held_bytes is None and all(planned.limits_memory for planned in self.graphs)
+        if not (apart or self.held_bytes is not None):
+            return
+        if missed:
+            some = apart and self._misses < len(self.graphs)
+            yield f"budget: not kept{f' by {self._misses} of {len(self.graphs)} graphs' if some else ''}, see below"
+        elif is_known and not self.notes:
+            yield f"budget: kept{' in each call' if apart else ''}"
 
     @property
     def _summary(self) -> Iterator[str]:
