@@ -7,7 +7,7 @@ import html
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -145,6 +145,19 @@ def test_several_calls_are_added_up_as_the_budget_counts_them() -> None:
     assert step.report().held_bytes == kept.bytes
 
 
+def beside_default(make: Callable[[], nn.Module], budget: float) -> tuple[Report, list[int]]:
+    """Returns the report of a model within a share, and what autograd kept: by PyTorch's default, and within it."""
+    kept = list[int]()
+    for cost_model in None, MemoryBudget(budget):
+        model = make()
+        step = remat.compile(model, cost_model=cost_model, codegen=False)
+        for _ in range(4):
+            result, saved = saved_activations(step, model, batch())
+            result.sum().backward()
+        kept.append(saved.bytes)
+    return step.report(), kept
+
+
 class Ending(Block):
     """A block whose graph ends with it: the graph is called once for each block."""
 
@@ -157,15 +170,7 @@ class Ending(Block):
 @pytest.mark.parametrize("budget", [0.3, 0.6])
 def test_a_graph_counts_as_often_as_it_is_called(budget: float) -> None:
     """Of a budget of 0.3, which was kept, the report said 40%."""
-    kept = list[int]()
-    for cost_model in None, MemoryBudget(budget):
-        model = nn.Sequential(*(Ending() for _ in range(3)))
-        step = remat.compile(model, cost_model=cost_model, codegen=False)
-        for _ in range(4):
-            result, saved = saved_activations(step, model, batch())
-            result.sum().backward()
-        kept.append(saved.bytes)
-    report = step.report()
+    report, kept = beside_default(lambda: nn.Sequential(*(Ending() for _ in range(3))), budget)
     assert sum(report.calls) > len(report.graphs)
     share = f", {kept[1] / kept[0]:.0%} of PyTorch's default, in {sum(report.calls)} calls of {len(report.graphs)} "
     assert share in str(report)
@@ -188,15 +193,8 @@ class Squashing(nn.Module):
 
 def test_the_share_of_what_two_graphs_save_counts_it_once() -> None:
     """The report said 55% where autograd held all that it holds by PyTorch's default, and called 60% kept."""
-    kept = list[int]()
-    for cost_model in None, MemoryBudget(0.6):
-        model = nn.Sequential(*(Squashing() for _ in range(6)))
-        step = remat.compile(model, cost_model=cost_model, codegen=False)
-        for _ in range(4):
-            result, saved = saved_activations(step, model, batch())
-            result.sum().backward()
-        kept.append(saved.bytes)
-    report = str(step.report())
+    told, kept = beside_default(lambda: nn.Sequential(*(Squashing() for _ in range(6))), 0.6)
+    report = str(told)
     assert f", {kept[1] / kept[0]:.0%} of PyTorch's default, in " in report
     assert ("budget: kept" in report) is (kept[1] <= 0.6 * kept[0])
 

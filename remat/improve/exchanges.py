@@ -26,6 +26,7 @@ from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.peak_descent import saved_at_peak
 from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.refine.equivalence_classes import by_class
 from remat.predict.memory import Timeline
 
 # At most this many classes are saved, and this many recomputed, to predict what that changes.
@@ -175,7 +176,7 @@ class Exchanges:
         return None
 
     def _predicted(self, best: PeakPlan, change: Change) -> Change:
-        plan = self._plan(self._changed(best.choice, change.values, change.saves), "change")
+        plan = self._plan(self._plans.changed(best.choice, change.values, saves=change.saves), "change")
         ns, peak_bytes = self._rank(plan.choice) - self._rank(best.choice), plan.peak_bytes - best.peak_bytes
         return replace(change, ns=ns, peak_bytes=peak_bytes, is_predicted=True)
 
@@ -213,10 +214,8 @@ class Exchanges:
     def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
         # What is saved late in the forward pass is read, and freed, first in the backward pass.
         count = max(1, rounded(round(part * len(change.values), 6)))
-        return self._changed(choice, change.values[-count:] if change.saves else change.values[:count], change.saves)
-
-    def _changed(self, choice: Choice, values: IntArray, saves: bool) -> Choice:
-        return (self._plans.also_saving if saves else self._plans.also_recomputing)(choice, values)
+        values = change.values[-count:] if change.saves else change.values[:count]
+        return self._plans.changed(choice, values, saves=change.saves)
 
     def _changes(self, best: PeakPlan) -> list[Change]:
         """Returns what might be exchanged: the most promising classes, with the effects of changing them."""
@@ -226,7 +225,7 @@ class Exchanges:
             for values, more_bytes in self._most_promising(best.choice, of, saves)
         ]
         changed = [
-            [self._changed(best.choice, values[[at]], saves) for at in _places(len(values))]
+            [self._plans.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values))]
             for values, saves, _ in chosen
         ]
         effects = self._effects(best.choice, changed)
@@ -247,9 +246,8 @@ class Exchanges:
         problem, values, classes = self._plans.problem, np.flatnonzero(of), list[tuple[float, IntArray, int]]()
         cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
         before = int(cost[choice.recomputed].sum())
-        for each in np.unique(self._classes[values]):
-            members = values[self._classes[values] == each]
-            other = self._changed(choice, members, saves)
+        for members in by_class(values, self._classes):
+            other = self._plans.changed(choice, members, saves=saves)
             more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
             if abs(more) > _WORTH * self._limit_bytes:
                 classes.append((change / max(abs(more), 1), members, more))

@@ -8,7 +8,7 @@ predicted, because it may move the peak to another moment, or change the kernels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.facts.columns import IntArray
 from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.refine.equivalence_classes import by_class
 from remat.predict.memory import Timeline
 from remat.problem.problem import Problem
 
@@ -53,8 +54,7 @@ def lowered(
         for change in _changes(plans, plan.choice, timeline(plan.choice), classes)[:_TRIES]:
             if change.freed_bytes <= plan.peak_bytes - best.peak_bytes:
                 break
-            changed = plans.also_saving if change.saves else plans.also_recomputing
-            choice = changed(plan.choice, change.values)
+            choice = plans.changed(plan.choice, change.values, saves=change.saves)
             best = min(best, predicted(choice, "change at the peak"), key=lambda one: one.peak_bytes)
         if best.peak_bytes > (1 - _PAYS) * plan.peak_bytes:
             return best
@@ -73,18 +73,14 @@ def _changes(plans: PeakPlans, choice: Choice, line: Timeline, classes: IntArray
     bytes_of = saved_at_peak(plans.problem, choice, line)
     changes = [
         _Change(values, saves=False, freed_bytes=int(bytes_of[values].sum()))
-        for values in _by_class(np.flatnonzero(bytes_of), classes)
+        for values in by_class(np.flatnonzero(bytes_of), classes)
     ]
     freed_bytes = _freed_by_saving(plans, choice, line)
     changes += [
         _Change(values, saves=True, freed_bytes=int(freed_bytes[values].max()))
-        for values in _by_class(np.flatnonzero(choice.recomputed), classes)
+        for values in by_class(np.flatnonzero(choice.recomputed), classes)
     ]
     return sorted((one for one in changes if one.freed_bytes > 0), key=lambda one: -one.freed_bytes)
-
-
-def _by_class(values: IntArray, classes: IntArray) -> Iterator[IntArray]:
-    return (values[classes[values] == each] for each in np.unique(classes[values]))
 
 
 def _freed_by_saving(plans: PeakPlans, choice: Choice, line: Timeline) -> IntArray:

@@ -301,6 +301,10 @@ class PeakPlans:
         saved[values] = False
         return self.legal(saved)
 
+    def changed(self, choice: Choice, values: IntArray, *, saves: bool) -> Choice:
+        """Returns the legal choice that also saves `values`, (m,) positions, or recomputes them if not `saves`."""
+        return (self.also_saving if saves else self.also_recomputing)(choice, values)
+
     def saving_more(self, choice: Choice, factor: float) -> Choice | None:
         """Saves what is costly to recompute as long as the simulated peak rises by no more than a factor.
 

@@ -166,6 +166,7 @@ class StepPlans:
             _ = self.cheapest
             with suppress(OutOfTime):
                 self._search(limit_bytes)
+            # From a plan that the search for the smallest peak has found, faster ones within the limit are reached.
             if self._best(limit_bytes) is None and self.smallest.peak_bytes <= limit_bytes:
                 with suppress(OutOfTime):
                     self._search(limit_bytes)

@@ -10,6 +10,7 @@ together.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -67,3 +68,8 @@ def readers_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
 def _digest(text: str) -> bytes:
     # Unlike `hash`, this is the same in every process.
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def by_class(values: IntArray, classes: IntArray) -> Iterator[IntArray]:
+    """Yields, for each class, those of `values`, (m,) positions, that are in it; `classes` has that of each position."""
+    return (values[classes[values] == each] for each in np.unique(classes[values]))

@@ -28,7 +28,7 @@ from remat.answer.saved_lines import SavedLine, saved_lines
 from remat.facts.graph import Graph
 from remat.pytorch.run import ranks
 from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph
-from remat.words import human_bytes, spoken_gap
+from remat.words import counted, human_bytes, spoken_gap
 
 if TYPE_CHECKING:
     import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  # pandas ships none
@@ -163,7 +163,7 @@ class Report:
         else:
             alive = sum(map(bool, self.calls)) or len(self.graphs)
             calls = "" if len(rows) == alive else f"{len(rows)} calls of "
-            told += f", in {calls}{alive} graphs together"
+            told += f", in {calls}{counted(alive, 'graph')} together"
         yield told
         step, default, checkpointed = (_total(rows, f"{who}step_ns") for who in ("", "default_", "checkpointed_"))
         ways = {"PyTorch's default": default}
@@ -171,9 +171,8 @@ class Report:
             ways["every layer checkpointed"] = checkpointed
         if slower := {way: step / ns - 1 for way, ns in ways.items() if step and ns}:
             yield f"step {', '.join(f'{more:+.1%} beside {way}' for way, more in slower.items())}"
-        missed = bool(self._misses) or (self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes)
-        yield from self._verdict(missed)
-        if missed:
+        yield from self._verdict
+        if self._is_missed:
             yield "next: a smaller batch, a larger budget, or offloading"
         elif step and default and step > 1.05 * default and any(row["recomputed_ops"] for row in rows):
             yield "next: for a faster step, raise the budget; remat.frontier shows what that gains"
@@ -185,7 +184,12 @@ class Report:
         """Counts the graphs of which a remark or a check says that they miss their budget."""
         return sum(any(_MISSED.search(text) for text in one.messages) for one in self.graphs)
 
-    def _verdict(self, missed: bool) -> Iterator[str]:
+    @property
+    def _is_missed(self) -> bool:
+        return bool(self._misses) or (self.limit_bytes is not None and (self.held_bytes or 0) > self.limit_bytes)
+
+    @property
+    def _verdict(self) -> Iterator[str]:
         """Yields whether the budget is kept, where that is known."""
         # Whether several graphs keep a limit of the peak together, only their check knows.
         alone = [one for one in self.graphs if one.chosen.by in NO_OWN_BUDGET and not one.chosen.together]
@@ -194,7 +198,7 @@ class Report:
         apart = self.held_bytes is None and all(planned.limits_memory for planned in self.graphs)
         if not (apart or self.held_bytes is not None):
             return
-        if missed:
+        if self._is_missed:
             some = apart and self._misses < len(self.graphs)
             yield f"budget: not kept{f' by {self._misses} of {len(self.graphs)} graphs' if some else ''}, see below"
         elif is_known and not self.notes:
@@ -316,17 +320,17 @@ class Log:
         """Records a note, and forgets the oldest if there are too many."""
         self._notes.append(text)
 
-    def report(self, held: Callable[[], HeldMemory] | None = None) -> Report:
+    def report(self, held_memory: Callable[[], HeldMemory] | None = None) -> Report:
         """Reports what was recorded so far.
 
         Args:
-            held: returns what all calls saved at the same time.
+            held_memory: returns what all calls saved at the same time.
         """
         planned, notes = list(self._planned.items()), tuple(self._notes)
         graphs = tuple(one for _, one in planned)
-        if held is None:
+        if held_memory is None:
             return Report(graphs, notes=notes)
-        most = held()
+        most = held_memory()
         calls = tuple(most.calls.get(key, 0) for (_, key), _ in planned) if most.calls else ()
         return Report(graphs, most.bytes, most.default_bytes, most.limit_bytes, calls, notes)
 
@@ -344,7 +348,7 @@ def with_report(
     step: Callable[..., Any],
     model: Callable[..., Any],
     log: Log,
-    held: Callable[[], HeldMemory] | None = None,
+    held_memory: Callable[[], HeldMemory] | None = None,
 ) -> CompiledStep:
     """Adds the method `report` to a compiled model, unless the model has a `report` already.
 
@@ -352,13 +356,13 @@ def with_report(
         step: the compiled model, which is changed in place, unless it is a function that torch has not compiled.
         model: the module or function.
         log: has the plans of its graphs.
-        held: as in `Log.report`.
+        held_memory: as in `Log.report`.
     """
     if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
         step = functools.wraps(step)(functools.partial(step))
     if not hasattr(model, "report"):
         # By `vars`, because `setattr` on a compiled module sets the attribute of the original module.
-        vars(step)["report"] = functools.partial(log.report, held)
+        vars(step)["report"] = functools.partial(log.report, held_memory)
     return cast(CompiledStep, step)
 
 

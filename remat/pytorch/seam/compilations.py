@@ -127,19 +127,19 @@ def frees_gradients() -> bool:
 
 def saved_values_freed(node: Any) -> bool:
     """Returns whether a backward pass has read and freed the saved tensors of a node of a `torch.autograd.Function`."""
-    try:
-        _saved(node)
-    except RuntimeError:
-        return True
-    return False
+    return _saved(node) is None
 
 
 def function_that_saves(node: Any) -> str:
     """Returns the name of the `torch.autograd.Function` of a node of autograd that holds saved tensors; else ""."""
     function: Any = autograd.function
-    saves = isinstance(node, function.BackwardCFunction) and not saved_values_freed(node) and bool(_saved(node))
+    saves = isinstance(node, function.BackwardCFunction) and bool(_saved(node))
     return node.name().removesuffix("Backward") if saves else ""
 
 
+# The saved tensors of a node, none of them unpacked; None if a backward pass has freed them.
 def _saved(node: Any) -> Any:
-    return internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)  # without unpacking any
+    try:
+        return internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)
+    except RuntimeError:
+        return None
