@@ -71,5 +71,5 @@ def _digest(text: str) -> bytes:
 
 
 def by_class(values: IntArray, classes: IntArray) -> Iterator[IntArray]:
-    """Yields, for each class, those of `values`, (m,) positions, that are in it; `classes` has that of each position."""
+    """Yields the `values`, (m,) positions, of each class; `classes` holds the class of each position."""
     return (values[classes[values] == each] for each in np.unique(classes[values]))
