@@ -20,47 +20,53 @@ from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.predict.time import Flops
 
 BYTES = 100
+SIZES = {"dear": BYTES, "cheap": BYTES, "large": 40 * BYTES, "mask": BYTES, "numbers": 4 * BYTES}
 
 
-def two_kinds(dear: int, cheap: int) -> Graph:
-    """Returns a graph that computes values of two kinds from its input, all of one size, and reads all backward."""
+def kinds(**counts: int) -> Graph:
+    """Returns a graph that computes so many values of each kind from its input, and reads all backward."""
     g = GraphBuilder()
     x = g.input("x", bytes=BYTES)
-    kinds = {"dear": dear, "cheap": cheap}.items()
-    values = [g.op(kind, x, bytes=BYTES, name=f"{kind}{i}") for kind, count in kinds for i in range(count)]
+    values = [g.op(kind, x, bytes=SIZES[kind], name=f"{kind}{i}") for kind, n in counts.items() for i in range(n)]
     g.output(g.op("sum", *values, bytes=4))
     g.gradient(g.op("back", g.tangent("dy", bytes=4), *values, bytes=BYTES))
     return g.build()
 
 
 class Toy:
-    """Prices plans of `two_kinds`: a recomputed value takes 10 ns or 1 ns, and what is saved is alive at the peak."""
+    """Prices plans of `kinds`: a recomputed value takes 1, 10 or 20 ns, and what is saved is alive at the peak."""
 
-    def __init__(self, dear: int, cheap: int, at_least: int = 0) -> None:
-        graph = two_kinds(dear, cheap)
+    def __init__(self, dear: int, cheap: int, large: int = 0, at_least: int = 0) -> None:
+        self.set_graph(kinds(dear=dear, cheap=cheap, large=large))
+        self.at_least = at_least
+
+    def set_graph(self, graph: Graph) -> None:
         self.plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
         names = self.plans.problem.names
         self.kind = np.array([name.rstrip("0123456789") for name in names])
         self.classes = np.unique(self.kind, return_inverse=True)[1]
-        self.at_least = at_least
 
-    def start(self, kind: str) -> PeakPlan:
-        return self.plan(self.plans.legal(self.kind == kind))
+    def start(self, *kinds: str) -> PeakPlan:
+        return self.plan(self.plans.legal(np.isin(self.kind, kinds)))
 
     def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
-        return PeakPlan(choice, 0, max(self.at_least, BYTES * sum(self.saved(choice).values())))
+        return PeakPlan(choice, 0, self.timeline(choice).peak_bytes)
 
     def ns(self, choice: Choice) -> float:
-        return 1000 + sum({"dear": 10, "cheap": 1}.get(kind, 0) for kind in self.kind[choice.recomputed])
+        return 1000 + sum({"dear": 10, "cheap": 1, "large": 20}.get(kind, 0) for kind in self.kind[choice.recomputed])
 
     def saved(self, choice: Choice) -> dict[str, int]:
-        return {kind: int(choice.saved[self.kind == kind].sum()) for kind in ("dear", "cheap")}
+        counts = {kind: int(choice.saved[self.kind == kind].sum()) for kind in SIZES}
+        return {kind: count for kind, count in counts.items() if kind in self.kind}
 
     def timeline(self, choice: Choice) -> Any:
-        names = np.array(self.plans.problem.names)[choice.saved]
-        alive = [SimpleNamespace(name=n, bytes=BYTES, why="saved") for n in names]
-        peak_bytes = max(self.at_least, BYTES * len(names))
-        return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=BYTES * len(names))
+        names, kinds = np.array(self.plans.problem.names)[choice.saved], self.kind[choice.saved]
+        alive = [
+            SimpleNamespace(name=n, bytes=SIZES.get(kind, 0), why="saved") for n, kind in zip(names, kinds, strict=True)
+        ]
+        saved_bytes = sum(t.bytes for t in alive)
+        peak_bytes = max(self.at_least, saved_bytes)
+        return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=saved_bytes)
 
     def exchanges(self, limit_bytes: int) -> Exchanges:
         return Exchanges(self.plans, self.plan, self, self.timeline, self.classes, limit_bytes)
@@ -98,6 +104,31 @@ def test_an_exchange_beyond_the_limit_is_paid_by_what_is_alive_at_its_peak() -> 
     better = toy.exchanges(7 * BYTES + 99).improved(toy.start("cheap"))
     assert toy.saved(better.choice)["dear"] == 4
     assert better.peak_bytes == 7 * BYTES
+
+
+def test_a_large_value_is_not_given_where_a_small_one_suffices() -> None:
+    """The large value is cheaper per byte, but 40 times as large as what is needed."""
+    toy = Toy(1, 4, large=1)
+    better = toy.exchanges(44 * BYTES).improved(toy.start("cheap", "large"))
+    assert toy.saved(better.choice) == {"dear": 1, "cheap": 3, "large": 1}
+
+
+def test_a_mask_is_not_given_where_its_random_numbers_must_be_saved_instead() -> None:
+    """The numbers take four times the bytes of the mask; before this rule, masks were the first to be predicted."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=BYTES)
+    numbers = g.op("numbers", x, bytes=4 * BYTES, random=True, cannot_recompute="random")
+    mask, dear = g.op("mask", numbers, bytes=BYTES), g.op("dear", x, bytes=BYTES)
+    g.output(g.op("sum", mask, dear, bytes=4))
+    g.gradient(g.op("back", g.tangent("dy", bytes=4), mask, dear, bytes=BYTES))
+    toy = Toy(0, 0)
+    toy.set_graph(g.build())
+    proposed = list[Choice]()
+    predict = toy.plan
+    toy.plan = lambda choice, _source="": proposed.append(choice) or predict(choice)
+    start = toy.start("mask")
+    assert toy.exchanges(start.peak_bytes).improved(start) is start
+    assert not any(choice.saved[toy.kind == "numbers"].any() for choice in proposed)
 
 
 class TwoMoments(Toy):

@@ -195,6 +195,18 @@ def test_equal_values_of_equal_layers_have_one_colour() -> None:
     assert len(set(equivalence_classes(graph, len(graph)).tolist())) == len(graph)
 
 
+def test_dropouts_of_equal_layers_have_one_colour_though_each_has_its_own_seed() -> None:
+    def layers(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(9):
+            x = torch.nn.functional.dropout((x @ w).relu(), 0.1)
+        return x
+
+    graph = remat.capture(layers, torch.randn(8, 8), torch.randn(8, 8, requires_grad=True))
+    colours = equivalence_classes(graph, 2)[[v for v, op in enumerate(graph.ops) if op.startswith("aten.gt")]]
+    assert len(colours) == 9
+    assert len(set(colours[3:6].tolist())) == 1
+
+
 @pytest.mark.parametrize("layers", [6, 9, 20])
 def test_a_deep_graph_is_shortened_to_the_same_graph_whatever_its_depth(layers: int) -> None:
     short, reference = shorten(deep(layers)).graph, shorten(deep(8)).graph

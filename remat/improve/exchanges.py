@@ -41,7 +41,7 @@ _TRIES, _REPAIRS = 8, 2
 # The effects of changes are predicted again at most this often, as long as the step gets faster by this part of it.
 _REFRESHED, _PAYS = 4, 0.0002
 # An exchange is predicted if it is expected to make the step faster by this part of it, and is made if it does.
-_GAIN = 1e-5
+_GAIN = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,16 @@ class Change:
     @property
     def ns_per_byte(self) -> float:
         return self.ns / max(abs(self.peak_bytes), 1)
+
+    def part_for(self, bytes_needed: float) -> float:
+        """Returns the part of a change that frees so many bytes, in whole values; 1 if all of it frees fewer."""
+        count = len(self.values)
+        return min(1, math.ceil(round(bytes_needed * count / -self.peak_bytes, 6)) / count)
+
+    def ns_per_byte_of(self, bytes_needed: float) -> float:
+        """Returns what each needed byte costs, if the change is made for so many."""
+        part = self.part_for(bytes_needed)
+        return part * self.ns / min(bytes_needed, -part * self.peak_bytes)
 
     def left(self, choice: Choice) -> Change:
         """Returns the part of the change that a plan has not made yet."""
@@ -120,13 +130,18 @@ class Exchanges:
         self._plans, self._plan, self._timeline = plans, plan, timeline
         self._rank, self._effects = ranking.of, ranking.effects
         self._classes, self._limit_bytes = classes, limit_bytes
+        self._exhausted: set[bytes] = set()
 
     def improved(self, best: PeakPlan) -> PeakPlan:
         """Returns the plan, which keeps the limit, after all exchanges that make its step faster."""
         for _ in range(_REFRESHED):
+            if best.choice.key in self._exhausted:
+                break
             before, changes = best, self._changes(best)
             while (better := self._best_exchange(best, changes)) is not None:
                 best = better
+            if best is before:
+                self._exhausted.add(best.choice.key)
             if self._rank(best.choice) > (1 - _PAYS) * self._rank(before.choice):
                 break
         return best
@@ -161,15 +176,14 @@ class Exchanges:
         changes[:] = [left for change in changes if len((left := change.left(best.choice)).values)]
         refused = list[Change]()
         while len(refused) < _TRIES:
-            payers = sorted(changes, key=lambda change: change.ns_per_byte)
-            offers = [self._offer(best, one, payers) for one in changes if one.ns < 0 and one not in refused]
+            offers = [self._offer(best, one, changes) for one in changes if one.ns < 0 and one not in refused]
             offer = min(offers, key=lambda offer: offer.ns, default=None)
             if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
                 return None
             estimated = [one for one in (offer.change, *(payer for payer, _ in offer.paid)) if not one.is_predicted]
             if estimated:
                 changes[changes.index(estimated[0])] = self._predicted(best, estimated[0])
-            elif (better := self._tried(best, offer, payers)) is not None:
+            elif (better := self._tried(best, offer, changes)) is not None:
                 return better
             else:
                 refused.append(offer.change)
@@ -207,9 +221,9 @@ class Exchanges:
     def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
         """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
         bytes_of = saved_at_peak(self._plans.problem, plan.choice, self._timeline(plan.choice))
-        drops = (payer.of(bytes_of[payer.values] > 0) for payer in payers if not payer.saves)
-        freed = (replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values))
-        return sorted(freed, key=lambda drop: drop.ns_per_byte)
+        useful = [payer for payer in payers if not (payer.saves or (payer.is_predicted and payer.peak_bytes >= 0))]
+        drops = (payer.of(bytes_of[payer.values] > 0) for payer in useful)
+        return [replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values)]
 
     def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
         # What is saved late in the forward pass is read, and freed, first in the backward pass.
@@ -249,7 +263,9 @@ class Exchanges:
         for members in by_class(values, self._classes):
             other = self._plans.changed(choice, members, saves=saves)
             more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
-            if abs(more) > _WORTH * self._limit_bytes:
+            # To recompute the mask of a dropout, a GPU must save its random numbers, which take more bytes.
+            may_help = saves or more < 0
+            if may_help and abs(more) > _WORTH * self._limit_bytes:
                 classes.append((change / max(abs(more), 1), members, more))
         return [(members, more) for _, members, more in sorted(classes, key=lambda one: one[0])[:_CLASSES]]
 
@@ -260,10 +276,16 @@ def _places(count: int) -> list[int]:
 
 
 def _paid(need_bytes: float, worth: float, payers: Sequence[Change]) -> Iterator[tuple[Change, float]]:
-    """Yields changes that free memory, each with the part of it that is needed, until a byte of them costs too much."""
-    for payer in payers:
-        if need_bytes <= 0 or payer.ns_per_byte >= worth:
+    """Yields changes that free memory, each with the part of it that is needed, until a byte of them costs too much.
+
+    The cheapest per needed byte comes first: a single value that frees much more than is needed may be dear.
+    """
+    left = list(payers)
+    while left and need_bytes > 0:
+        price, payer = min(((payer.ns_per_byte_of(need_bytes), payer) for payer in left), key=lambda one: one[0])
+        if price >= worth:
             return
-        share = min(1, need_bytes / -payer.peak_bytes)
+        left.remove(payer)
+        share = payer.part_for(need_bytes)
         need_bytes += share * payer.peak_bytes
         yield payer, share

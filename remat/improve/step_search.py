@@ -328,15 +328,18 @@ class StepPlans:
 
         above = (plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes)
         better = [plan for plan in above if self._ranking.of(plan.choice) < (1 - _PAYS) * rank]
-        if better:
-            self._mix(best, max(better, key=gain), limit_bytes)
+        if not better:
+            return
+        partners = max(better, key=gain), min(better, key=lambda plan: self._ranking.of(plan.choice))
+        for plan in dict.fromkeys(partners):  # the fastest one may do best at the end of the model, with its loss
+            self._mix(best, plan, limit_bytes)
 
     def _mix(self, within: PeakPlan, above: PeakPlan, limit_bytes: int) -> None:
         """Mixes two plans: one within the limit up to some value, a better one after it, as far as the limit allows.
 
         What is saved late in the forward pass is read, and freed, first in the backward pass.
         """
-        masks = within.choice.saved, above.choice.saved
+        masks, best = (within.choice.saved, above.choice.saved), self._best(limit_bytes) or within
         differences, position = np.flatnonzero(masks[0] != masks[1]), np.arange(len(masks[0]))
         first, last = 0, len(differences)
         for _ in range(_HALVINGS):
@@ -344,7 +347,7 @@ class StepPlans:
             if middle in (first, last):
                 break
             choice = self._plans.legal(np.where(position < differences[middle], *masks))
-            keeps = self._saved_bytes(choice) <= limit_bytes
+            keeps = self._saved_bytes(choice) <= limit_bytes and not self._ranking.seems_worse(choice, best.choice)
             keeps = keeps and self._plan(choice, "mixture").peak_bytes <= limit_bytes
             first, last = (first, middle) if keeps else (middle, last)
 

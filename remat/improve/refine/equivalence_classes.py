@@ -18,6 +18,9 @@ from remat.facts.columns import FLAGS, IntArray
 from remat.facts.graph import Graph
 from remat.facts.uses import operands_of
 
+# Each random operator has a seed of its own, so that without this rule no dropout would be equivalent to another.
+_SEED = "prims.inductor_lookup_seed.default"
+
 
 def _local_colours(graph: Graph) -> list[str]:
     marks = np.stack([getattr(graph, flag) for flag in FLAGS])
@@ -30,7 +33,8 @@ def _local_colours(graph: Graph) -> list[str]:
             graph.shapes,
             graph.bytes.tolist(),
             graph.region.tolist(),
-            graph.arguments,
+            # A seed is equal to all others of a graph: which one it is says the number among its arguments.
+            ["" if op == _SEED else call for op, call in zip(graph.ops, graph.arguments, strict=True)],
             graph.cannot_save.codes.tolist(),
             graph.cannot_recompute.codes.tolist(),
             packed,
