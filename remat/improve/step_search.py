@@ -14,7 +14,8 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
   which save more of some values and less of others (`remat.improve.exchanges`).
 - For the smallest peak: searches for the best plan with the lowest peak so far, which can lead to a lower one, and
   descents, by changes of what is alive at the peak (`remat.improve.peak_descent`), in turn.
-- Mixtures of a plan within the limit, the best one or the one with the lowest peak, and of a better one above it.
+- Mixtures of a plan within the limit, the best one or the one with the lowest peak, and of a better one above it, the
+  fastest one or the one that gains most per byte above the limit.
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
 

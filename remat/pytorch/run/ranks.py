@@ -49,7 +49,7 @@ def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:
         graph: the graph of the plan; None if it could not be read.
 
     Returns:
-        the plan; or the error of this rank, if no rank has a plan for its graph.
+        the plan, `own` itself if it is equal; or the error of this rank, if no rank has a plan for its graph.
     """
     if not several_ranks():
         return own
@@ -62,7 +62,7 @@ def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:
         if offer is not None and offer[0] == key is not None and isinstance(offer[1], Plan):
             if isinstance(own, Exception):
                 warnings.warn(f"this rank found no plan and takes that of rank {rank}: {own}", stacklevel=2)
-            return offer[1]
+            return own if offer[1] == own else offer[1]
     return own
 
 
