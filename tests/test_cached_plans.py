@@ -27,8 +27,8 @@ from remat import Plan, choose
 from remat.pytorch import Partitioner
 from remat.pytorch.read.places import Place
 from remat.pytorch.run.cached_plans import PlanCollector, collecting_plans, store_plans
+from remat.pytorch.run.plan_log import Log
 from remat.pytorch.run.planned_graph import ChosenPlan, PlannedGraph
-from remat.pytorch.run.report import Log
 from remat.pytorch.seam.cache_note import keep_note
 from remat.pytorch.seam.torch_names import torch_compile
 
@@ -175,7 +175,7 @@ def test_a_step_of_somebody_elses_backend_from_torchs_cache_is_reported(settings
     found: list[PlannedGraph] = []
     for _ in range(2):
         torch.compiler.reset()
-        with patch("remat.pytorch.run.report._recent", Log(64)):  # as in a process of its own
+        with patch("remat.pytorch.run.plan_log._recent", Log(64)):  # as in a process of its own
             step = torch_compile(model, options={"custom_partitioner_fn": Partitioner.of(settings)})
             step(x).sum().backward()
             found += remat.last_report().graphs

@@ -16,7 +16,7 @@ import remat
 from experiments.recipes.beside import WAYS, largest_difference, measured
 from experiments.recipes.recipe_losses import RECIPES, ran
 from remat.pytorch import Partitioner
-from remat.pytorch.run.report import Log
+from remat.pytorch.run.plan_log import Log
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fresh_compilation
 from tests.test_whole_run import WIDTH, Model
@@ -28,7 +28,7 @@ QUICK = ("amp_accumulation",)
 
 def ran_here(name: str) -> dict[str, Any]:
     recipe = import_module(f"experiments.recipes.{name}")
-    with patch("remat.pytorch.run.report._recent", Log(64)):  # as in a process of its own
+    with patch("remat.pytorch.run.plan_log._recent", Log(64)):  # as in a process of its own
         return {way: measured(recipe.train, how) for way, how in WAYS.items()}
 
 

@@ -23,7 +23,8 @@ from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
-from remat.pytorch.run.report import Log, Report, log_plans_if_asked
+from remat.pytorch.run.plan_log import Log, log_plans_if_asked
+from remat.pytorch.run.report import Report
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import fresh_compilation
@@ -332,7 +333,7 @@ def test_of_a_graph_that_others_may_follow_it_is_told_that_its_share_is_not_the_
 
 @pytest.mark.usefixtures("nothing_warned_of")
 def test_of_unrelated_models_it_is_counted_how_many_miss_their_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remat.pytorch.run.report._recent", Log(64))
+    monkeypatch.setattr("remat.pytorch.run.plan_log._recent", Log(64))
     for width, budget in (8, MemoryBudget(0.0, of="peak")), (16, MemoryBudget(1.0, of="peak")):
         model = nn.Sequential(nn.Linear(width, width), nn.Tanh())
         with warnings.catch_warnings():

@@ -20,7 +20,8 @@ from remat.pytorch.read.traced_step import read_step
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.memory_policy import MemoryPolicy
 from remat.pytorch.run.partitioner import Partitioner
-from remat.pytorch.run.report import Report, last_report
+from remat.pytorch.run.plan_log import last_report
+from remat.pytorch.run.report import Report
 from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.kernel_order import KernelOrder
 from remat.pytorch.seam.virtual_gpu import virtual_gpu

@@ -19,8 +19,8 @@ from typing import Any
 from torch import fx
 
 from remat.pytorch.read.places import Place, places_in
+from remat.pytorch.run.plan_log import report_cached
 from remat.pytorch.run.planned_graph import PlannedGraph
-from remat.pytorch.run.report import report_cached
 from remat.pytorch.seam.cache_note import found_note, keep_note
 
 _LOGGER = logging.getLogger("remat")

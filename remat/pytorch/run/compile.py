@@ -22,8 +22,8 @@ from remat.pytorch.run.cached_plans import collecting_plans
 from remat.pytorch.run.eager_warning import warn_if_skipped
 from remat.pytorch.run.on_device import check_device
 from remat.pytorch.run.partitioner import OnError, Partitioner, checked_on_error
+from remat.pytorch.run.plan_log import CompiledStep, with_report
 from remat.pytorch.run.replay import Plans, has_symbols, plans_of
-from remat.pytorch.run.report import CompiledStep, with_report
 from remat.pytorch.run.shared_budget import SharedBudget
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import all_options, compile_fx, mode_options, run_uncompiled

@@ -37,11 +37,11 @@ from remat.pytorch.run.cached_plans import store_plans
 from remat.pytorch.run.calls import current_compilation
 from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
+from remat.pytorch.run.plan_log import Log
 from remat.pytorch.run.plan_request import PlanRequest
 from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph
 from remat.pytorch.run.remarks import remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
-from remat.pytorch.run.report import Log
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.kernel_order import meta_of_order
 from remat.pytorch.seam.torch_names import CustomPartitionerFn
