@@ -340,7 +340,7 @@ class StepPlans:
 
         What is saved late in the forward pass is read, and freed, first in the backward pass.
         """
-        masks, best = (within.choice.saved, above.choice.saved), self._best(limit_bytes) or within
+        masks = within.choice.saved, above.choice.saved
         differences, position = np.flatnonzero(masks[0] != masks[1]), np.arange(len(masks[0]))
         first, last = 0, len(differences)
         for _ in range(_HALVINGS):
@@ -348,7 +348,7 @@ class StepPlans:
             if middle in (first, last):
                 break
             choice = self._plans.legal(np.where(position < differences[middle], *masks))
-            keeps = self._saved_bytes(choice) <= limit_bytes and not self._ranking.seems_worse(choice, best.choice)
+            keeps = self._saved_bytes(choice) <= limit_bytes and not self._ranking.seems_worse(choice, within.choice)
             keeps = keeps and self._plan(choice, "mixture").peak_bytes <= limit_bytes
             first, last = (first, middle) if keeps else (middle, last)
 
