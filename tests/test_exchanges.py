@@ -15,7 +15,7 @@ from remat import Graph, GraphBuilder
 from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
 from remat.facts.columns import IntArray
-from remat.improve.exchanges import Exchanges
+from remat.improve.exchanges import Change, Exchanges
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.predict.time import Flops
 
@@ -111,6 +111,14 @@ def test_a_large_value_is_not_given_where_a_small_one_suffices() -> None:
     toy = Toy(1, 4, large=1)
     better = toy.exchanges(44 * BYTES).improved(toy.start("cheap", "large"))
     assert toy.saved(better.choice) == {"dear": 1, "cheap": 3, "large": 1}
+
+
+def test_a_byte_that_is_missing_is_paid_by_a_whole_value() -> None:
+    change = Change(np.arange(2), saves=False, ns=6.0, peak_bytes=-(2 * 10**9))
+    assert change.part_for(1) == 0.5
+    assert change.ns_per_byte_of(1) == 3
+    assert change.part_for(10**9) == 0.5
+    assert change.part_for(10**9 + 10**4) == 1
 
 
 def test_a_mask_is_not_given_where_its_random_numbers_must_be_saved_instead() -> None:

@@ -4,10 +4,10 @@ For each class of equal values, two changes are possible: the plan saves what it
 what it saves. For one value of each class it is predicted what the change does to the step time
 (`remat.improve.joint_effects`); what it does to the peak is estimated from the live bytes of the plan before it. These
 effects are taken to be proportional to the number of values that change, and to add up. So to make room for one change,
-those changes are made that cost least time per byte that they free, the last one in part: this is the fractional
-knapsack of Dantzig (1957). The changes of the best exchange are then predicted one by one, for all values of a class,
-until an exchange is best of which all effects are predicted. Their sum is only a guess, too: so the exchange itself is
-predicted before it is made.
+those changes are made that cost least time per byte that is needed, the last one in part: this is the fractional
+knapsack of Dantzig (1957), but in whole values. The changes of the best exchange are then predicted one by one, for all
+values of a class, until an exchange is best of which all effects are predicted. Their sum is only a guess, too: so the
+exchange itself is predicted before it is made.
 
 An exchange that exceeds the limit has its peak at another moment than the plan before it. Then it also recomputes
 values that are alive at that moment.
@@ -70,7 +70,7 @@ class Change:
     def part_for(self, bytes_needed: float) -> float:
         """Returns the part of a change that frees so many bytes, in whole values; 1 if all of it frees fewer."""
         count = len(self.values)
-        return min(1, math.ceil(round(bytes_needed * count / -self.peak_bytes, 6)) / count)
+        return min(count, max(1, math.ceil(round(bytes_needed * count / -self.peak_bytes, 6)))) / count
 
     def ns_per_byte_of(self, bytes_needed: float) -> float:
         """Returns what each needed byte costs, if the change is made for so many."""
