@@ -143,48 +143,21 @@ class Partitioner(CustomPartitionerFn):
     def _split(
         self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        graphs: list[Graph] = []
         planned: list[PlannedGraph] = []
 
         def saved_nodes(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
             start = time.perf_counter()
-            try:
-                request = PlanRequest(
-                    self._cost_model(),
-                    self.solver,
-                    joint_graph,
-                    current_compilation(),
-                    is_region=not joint_inputs,
-                    copy_stream=self.copy_stream,
-                )
-                graph, mine = self._planned(request, node_info, num_fwd_outputs)
-            except Exception as error:
-                ranks.agreed_plan(error, None)  # the other ranks wait for this rank
-                raise
-            graphs.append(graph)
-            plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
-            handed = handed_over(graph, plan)
-            if plan.offloaded and not joint_inputs:
-                raise InvalidPlan(
-                    f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
-                    f"nothing can be offloaded: take a plan that offloads nothing there"
-                )
-            request.record_plan(graph, plan)
-            if isinstance(mine, Exception) or plan is not mine.plan:
-                mine = ChosenPlan(plan, "another rank")
-            took = time.perf_counter() - start
-            remarks = {} if self.plans or mine.by in NO_OWN_BUDGET else remarks_on(graph, plan, request.cost_model)
-            for about, remark in remarks.items():
-                later = request.others_may_follow and about in ("saved", "peak")
-                ranks.warn(f"remat: {remark}{_PLANNED_AGAIN if later else ''}", about)
+            request, graph, chosen = self._agreed(joint_graph, node_info, num_fwd_outputs, is_region=not joint_inputs)
+            handed = handed_over(graph, chosen.plan)
+            request.record_plan(graph, chosen.plan)
             planned.append(
                 PlannedGraph(
                     graph,
-                    mine,
+                    chosen,
                     "a plan that was given" if self.plans else label(request.cost_model),
-                    took,
+                    seconds=time.perf_counter() - start,
                     copy_stream=self.copy_stream,
-                    remarks=tuple(remarks.values()),
+                    remarks=self._remarks(request, graph, chosen),
                     activation_inputs=tuple(request.activation_inputs),
                     limits_memory=request.cost_model.limits_memory and not self.plans,
                 )
@@ -192,8 +165,8 @@ class Partitioner(CustomPartitionerFn):
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = split_joint_graph(gm, joint_inputs, saved_nodes, **kwargs)
-        for graph in graphs:  # none, where torch found nothing to save
-            check_nothing_runs_twice(graph, forward, backward)
+        for mine in planned:  # none, where torch found nothing to save
+            check_nothing_runs_twice(mine.graph, forward, backward)
         for mine in planned:
             add_copies(
                 mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], copy_stream=self.copy_stream
@@ -201,6 +174,43 @@ class Partitioner(CustomPartitionerFn):
             self.log.add(mine)
         store_plans(planned, backward if joint_inputs else None)
         return forward, backward
+
+    def _agreed(
+        self, joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int, *, is_region: bool
+    ) -> tuple[PlanRequest, Graph, ChosenPlan]:
+        """Chooses a plan, or takes that of another rank."""
+        try:
+            request = PlanRequest(
+                self._cost_model(),
+                self.solver,
+                joint_graph,
+                current_compilation(),
+                is_region=is_region,
+                copy_stream=self.copy_stream,
+            )
+            graph, mine = self._planned(request, node_info, num_fwd_outputs)
+        except Exception as error:
+            ranks.agreed_plan(error, None)  # the other ranks wait for this rank
+            raise
+        plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
+        if plan.offloaded and is_region:
+            raise InvalidPlan(
+                f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
+                f"nothing can be offloaded: take a plan that offloads nothing there"
+            )
+        if isinstance(mine, Exception) or plan is not mine.plan:
+            mine = ChosenPlan(plan, "another rank")
+        return request, graph, mine
+
+    def _remarks(self, request: PlanRequest, graph: Graph, chosen: ChosenPlan) -> tuple[str, ...]:
+        """Warns of what a user should know of the plan, and returns these remarks."""
+        if self.plans or chosen.by in NO_OWN_BUDGET:
+            return ()
+        remarks = remarks_on(graph, chosen.plan, request.cost_model)
+        for about, remark in remarks.items():
+            later = request.others_may_follow and about in ("saved", "peak")
+            ranks.warn(f"remat: {remark}{_PLANNED_AGAIN if later else ''}", about)
+        return tuple(remarks.values())
 
     # A memory budget of PyTorch counts if the user has asked for no other.
     def _cost_model(self) -> CostModel:
