@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -113,12 +114,13 @@ def test_a_large_value_is_not_given_where_a_small_one_suffices() -> None:
     assert toy.saved(better.choice) == {"dear": 1, "cheap": 3, "large": 1}
 
 
-def test_a_byte_that_is_missing_is_paid_by_a_whole_value() -> None:
-    change = Change(np.arange(2), saves=False, ns=6.0, peak_bytes=-(2 * 10**9))
-    assert change.part_for(1) == 0.5
-    assert change.ns_per_byte_of(1) == 3
-    assert change.part_for(10**9) == 0.5
-    assert change.part_for(10**9 + 10**4) == 1
+def test_a_byte_that_is_missing_is_paid_by_a_whole_value_and_an_exact_fit_by_no_more() -> None:
+    payer = Change(np.arange(32), saves=False, ns=32.0, peak_bytes=-32 * 10**9)
+    for needed, count in [(1, 1), (10**9, 1), (10**9 + 1, 2), (15 * 10**9, 15), (10**12, 32)]:
+        part = payer.freeing(needed)
+        assert (len(part.values), part.ns, part.peak_bytes) == (count, count, -count * 10**9)
+    assert payer.freeing(2 * 10**9).values.tolist() == [0, 1]
+    assert replace(payer, saves=True).freeing(2 * 10**9).values.tolist() == [30, 31]
 
 
 def test_a_mask_is_not_given_where_its_random_numbers_must_be_saved_instead() -> None:

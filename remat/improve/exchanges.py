@@ -4,10 +4,10 @@ For each class of equal values, two changes are possible: the plan saves what it
 what it saves. For one value of each class it is predicted what the change does to the step time
 (`remat.improve.joint_effects`); what it does to the peak is estimated from the live bytes of the plan before it. These
 effects are taken to be proportional to the number of values that change, and to add up. So to make room for one change,
-those changes are made that cost least time per byte that is needed, the last one in part: this is the fractional
-knapsack of Dantzig (1957), but in whole values. The changes of the best exchange are then predicted one by one, for all
-values of a class, until an exchange is best of which all effects are predicted. Their sum is only a guess, too: so the
-exchange itself is predicted before it is made.
+those changes are made that cost least time per byte that is needed, the last one in part: nearly as in the fractional
+knapsack of Dantzig (1957), but no value is divided. The changes of the best exchange are then predicted one by one, for
+all values of a class, until an exchange is best of which all effects are predicted. Their sum is only a guess, too: so
+the exchange itself is predicted before it is made.
 
 An exchange that exceeds the limit has its peak at another moment than the plan before it. Then it also recomputes
 values that are alive at that moment.
@@ -67,15 +67,18 @@ class Change:
     def ns_per_byte(self) -> float:
         return self.ns / max(abs(self.peak_bytes), 1)
 
-    def part_for(self, bytes_needed: float) -> float:
-        """Returns the part of a change that frees so many bytes, in whole values; 1 if all of it frees fewer."""
+    def freeing(self, bytes_needed: int) -> Change:
+        """Returns the change of the fewest values that free so many bytes; of all values, if they free fewer."""
         count = len(self.values)
-        return min(count, max(1, math.ceil(round(bytes_needed * count / -self.peak_bytes, 6)))) / count
+        return self.of_count(min(count, -(-bytes_needed * count // -self.peak_bytes)))
 
-    def ns_per_byte_of(self, bytes_needed: float) -> float:
-        """Returns what each needed byte costs, if the change is made for so many."""
-        part = self.part_for(bytes_needed)
-        return part * self.ns / min(bytes_needed, -part * self.peak_bytes)
+    def of_count(self, count: int) -> Change:
+        """Returns the change of so many values: the last ones if it saves them, the first ones if it recomputes them.
+
+        What is saved late in the forward pass is read, and freed, first in the backward pass.
+        """
+        at = np.arange(len(self.values))
+        return self.of(at >= len(at) - count if self.saves else at < count)
 
     def left(self, choice: Choice) -> Change:
         """Returns the part of the change that a plan has not made yet."""
@@ -91,11 +94,11 @@ class Change:
 class _Offer:
     change: Change
     part: float  # of the change, for which there is room
-    paid: list[tuple[Change, float]]  # the changes that make room, each with the part of it that is needed
+    paid: list[tuple[Change, Change]]  # the changes that make room, each with the part of it that is needed
 
     @property
     def ns(self) -> float:
-        return self.part * self.change.ns + sum(share * payer.ns for payer, share in self.paid)
+        return self.part * self.change.ns + sum(part.ns for _, part in self.paid)
 
 
 class Ranking(Protocol):
@@ -197,14 +200,15 @@ class Exchanges:
     def _offer(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> _Offer:
         need = best.peak_bytes + change.peak_bytes - self._limit_bytes
         paid = list(_paid(need, -change.ns_per_byte, [p for p in payers if p is not change and p.peak_bytes < 0]))
-        missing = need + sum(share * payer.peak_bytes for payer, share in paid)
+        missing = need + sum(part.peak_bytes for _, part in paid)
         return _Offer(change, 1 - max(0, missing) / max(change.peak_bytes, 1), paid)
 
     def _tried(self, best: PeakPlan, offer: _Offer, payers: Sequence[Change]) -> PeakPlan | None:
-        choice, paid = self._after(best.choice, offer.change, offer.part, math.floor), offer.paid
+        count = math.floor(round(offer.part * len(offer.change.values), 6))
+        choice, paid = self._after(best.choice, offer.change.of_count(max(1, count))), offer.paid
         for _ in range(1 + _REPAIRS):
-            for payer, share in paid:
-                choice = self._after(choice, payer, share, math.ceil)
+            for _, part in paid:
+                choice = self._after(choice, part)
             if choice.key == best.choice.key:
                 return None
             plan = self._plan(choice, "exchange")
@@ -214,7 +218,7 @@ class Exchanges:
             if (over := plan.peak_bytes - self._limit_bytes) <= 0:
                 return plan
             paid = list(_paid(over, left_ns / over, self._payers_at_peak(plan, payers)))
-            if sum(share * payer.peak_bytes for payer, share in paid) > -over:
+            if sum(part.peak_bytes for _, part in paid) > -over:
                 return None
         return None
 
@@ -225,11 +229,8 @@ class Exchanges:
         drops = (payer.of(bytes_of[payer.values] > 0) for payer in useful)
         return [replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values)]
 
-    def _after(self, choice: Choice, change: Change, part: float, rounded: Callable[[float], int]) -> Choice:
-        # What is saved late in the forward pass is read, and freed, first in the backward pass.
-        count = max(1, rounded(round(part * len(change.values), 6)))
-        values = change.values[-count:] if change.saves else change.values[:count]
-        return self._plans.changed(choice, values, saves=change.saves)
+    def _after(self, choice: Choice, change: Change) -> Choice:
+        return self._plans.changed(choice, change.values, saves=change.saves)
 
     def _changes(self, best: PeakPlan) -> list[Change]:
         """Returns what might be exchanged: the most promising classes, with the effects of changing them."""
@@ -263,9 +264,10 @@ class Exchanges:
         for members in by_class(values, self._classes):
             other = self._plans.changed(choice, members, saves=saves)
             more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
-            # To recompute the mask of a dropout, a GPU must save its random numbers, which take more bytes.
-            may_help = saves or more < 0
-            if may_help and abs(more) > _WORTH * self._limit_bytes:
+            # The mask of a dropout is such a case: a GPU that recomputes it must save its random numbers instead, and
+            # these take more bytes. So nothing is gained.
+            frees_nothing = more > 0 and not saves
+            if abs(more) > _WORTH * self._limit_bytes and not frees_nothing:
                 classes.append((change / max(abs(more), 1), members, more))
         return [(members, more) for _, members, more in sorted(classes, key=lambda one: one[0])[:_CLASSES]]
 
@@ -275,17 +277,18 @@ def _places(count: int) -> list[int]:
     return list(dict.fromkeys((count // 2, count // 4, 3 * count // 4)))
 
 
-def _paid(need_bytes: float, worth: float, payers: Sequence[Change]) -> Iterator[tuple[Change, float]]:
+def _paid(need_bytes: int, worth: float, payers: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
     """Yields changes that free memory, each with the part of it that is needed, until a byte of them costs too much.
 
-    The cheapest per needed byte comes first: a single value that frees much more than is needed may be dear.
+    Each time, the change is taken that costs least per byte that is still needed. So a large value does not count as
+    cheap where a few bytes are needed.
     """
     left = list(payers)
     while left and need_bytes > 0:
-        price, payer = min(((payer.ns_per_byte_of(need_bytes), payer) for payer in left), key=lambda one: one[0])
-        if price >= worth:
+        parts = [payer.freeing(need_bytes) for payer in left]
+        prices = [part.ns / min(need_bytes, max(1, -part.peak_bytes)) for part in parts]
+        if min(prices) >= worth:
             return
-        left.remove(payer)
-        share = payer.part_for(need_bytes)
-        need_bytes += share * payer.peak_bytes
-        yield payer, share
+        at = prices.index(min(prices))
+        need_bytes += parts[at].peak_bytes
+        yield left.pop(at), parts[at]

@@ -33,7 +33,7 @@ def _local_colours(graph: Graph) -> list[str]:
             graph.shapes,
             graph.bytes.tolist(),
             graph.region.tolist(),
-            # A seed is equal to all others of a graph: which one it is says the number among its arguments.
+            # All seeds of a graph are equal: they differ only by a number among their arguments.
             ["" if op == _SEED else call for op, call in zip(graph.ops, graph.arguments, strict=True)],
             graph.cannot_save.codes.tolist(),
             graph.cannot_recompute.codes.tolist(),

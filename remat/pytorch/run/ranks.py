@@ -49,7 +49,8 @@ def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:
         graph: the graph of the plan; None if it could not be read.
 
     Returns:
-        the plan, `own` itself if it is equal; or the error of this rank, if no rank has a plan for its graph.
+        the plan, which is `own` itself if both are equal; or the error of this rank, if no rank has a plan for its
+        graph.
     """
     if not several_ranks():
         return own
