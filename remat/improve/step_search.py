@@ -339,8 +339,8 @@ class StepPlans:
     def _mix(self, within: PeakPlan, above: PeakPlan, limit_bytes: int) -> None:
         """Mixes two plans: one within the limit up to some value, a better one after it, as far as the limit allows.
 
-        What is saved late in the forward pass is read, and freed, first in the backward pass. A mixture is not predicted
-        if it seems worse than the plan within the limit.
+        What is saved late in the forward pass is read, and freed, first in the backward pass. A mixture is only
+        predicted if it does not seem worse than the plan within the limit.
         """
         masks = within.choice.saved, above.choice.saved
         differences, position = np.flatnonzero(masks[0] != masks[1]), np.arange(len(masks[0]))
