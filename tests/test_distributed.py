@@ -50,7 +50,7 @@ def test_two_ranks_that_would_choose_differently_save_the_same(ranks: list[dict[
     assert len({first, second, *saved(ranks, "eager")}) == 3, "it shows whose plan runs, if any"
     assert saved(ranks, "together") == [first, first]
     # A rank whose own plan runs reports how that was found, and whether a budget is kept.
-    assert [rank["together"]["chosen by"] for rank in ranks] == ["ortools", "another rank"]
+    assert [rank["together"]["chosen by"] for rank in ranks] == [["ortools"], ["another rank"]]
 
 
 def test_a_rank_without_a_plan_takes_the_other_ones(ranks: list[dict[str, Any]]) -> None:
