@@ -133,7 +133,7 @@ class Exchanges:
         self._plans, self._plan, self._timeline = plans, plan, timeline
         self._rank, self._effects = ranking.of, ranking.effects
         self._classes, self._limit_bytes = classes, limit_bytes
-        self._exhausted: set[bytes] = set()
+        self._exhausted: set[bytes] = set()  # keys of choices that no exchange makes faster
 
     def improved(self, best: PeakPlan) -> PeakPlan:
         """Returns the plan, which keeps the limit, after all exchanges that make its step faster."""
@@ -193,7 +193,7 @@ class Exchanges:
         return None
 
     def _predicted(self, best: PeakPlan, change: Change) -> Change:
-        plan = self._plan(self._plans.changed(best.choice, change.values, saves=change.saves), "change")
+        plan = self._plan(self._after(best.choice, change), "change")
         ns, peak_bytes = self._rank(plan.choice) - self._rank(best.choice), plan.peak_bytes - best.peak_bytes
         return replace(change, ns=ns, peak_bytes=peak_bytes, is_predicted=True)
 
@@ -264,8 +264,8 @@ class Exchanges:
         for members in by_class(values, self._classes):
             other = self._plans.changed(choice, members, saves=saves)
             more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
-            # The mask of a dropout is such a case: a GPU that recomputes it must save its random numbers instead, and
-            # these take more bytes. So nothing is gained.
+            # To recompute a value can free nothing: a GPU that recomputes the mask of a dropout must save its random
+            # numbers instead, which take more bytes.
             frees_nothing = more > 0 and not saves
             if abs(more) > _WORTH * self._limit_bytes and not frees_nothing:
                 classes.append((change / max(abs(more), 1), members, more))
