@@ -39,10 +39,8 @@ from remat.facts.graph_builder import GraphBuilder as GraphBuilder
 from remat.improve.choose import choose as choose
 from remat.improve.frontier import Frontier as Frontier
 from remat.improve.frontier import frontier as frontier
-from remat.improve.refine import Refined as Refined
-from remat.improve.refine import refine as refine
-from remat.improve.traffic_frontier import TrafficFrontier as TrafficFrontier
-from remat.improve.traffic_frontier import traffic_frontier as traffic_frontier
+from remat.improve.step_frontier import StepFrontier as StepFrontier
+from remat.improve.step_frontier import step_frontier as step_frontier
 from remat.predict.device_timeline import timeline as timeline
 from remat.predict.memory import Simulator as Simulator
 from remat.predict.memory import Timeline as Timeline
@@ -103,7 +101,11 @@ _MOVED = {
 }
 
 # Names that are gone -> what to use instead.
-_GONE = {"selective_policy": ": remat.choose_regions chooses what eager PyTorch saves"}
+_GONE = {
+    "selective_policy": ": remat.choose_regions chooses what eager PyTorch saves",
+    "refine": ': remat.choose with MemoryBudget(limit, of="peak") finds a fast step within the peak of a plan',
+    "traffic_frontier": ": remat.step_frontier trades peaks against step times",
+}
 
 
 def __dir__() -> list[str]:

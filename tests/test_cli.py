@@ -141,14 +141,14 @@ ONE_MEMORY = "--largest-batch needs --memory, such as --memory 80GB, and at most
         (["capture", "factories", "-o", "g.json"], "expected MODULE:FACTORY"),
         (["capture", 10_000 * "x", "-o", "g.json"], "xxx... (10,002 characters)"),
         (
-            ["frontier", "PAPER", "--against", "traffic", "-s", "cpsat", "-o", "p.svg"],
-            "--solver, --output has no meaning against traffic",
+            ["frontier", "PAPER", "--against", "step", "-s", "cpsat", "-e", "flops"],
+            "--estimator, --solver has no meaning against step",
         ),
-        (["frontier", "PAPER", "--oracle", "model"], "--oracle has no meaning against time"),
+        (["frontier", "PAPER", "--device", "h100"], "--device has no meaning against time"),
         (["frontier", "PAPER", "--html", "page.html", "--device", "h100"], "--device has no meaning for a page"),
         (
             ["frontier", "PAPER", "--html", "page.html", "--plans", "folder"],
-            "leave out --html, or --against traffic, --plans, --offload and --output",
+            "leave out --html, or --against step, --plans, --offload and --output",
         ),
         (["frontier", "PAPER", "PAPER"], "name only one GRAPH"),
         (["forecast", "json:loads", "--largest-batch"], ONE_MEMORY),
@@ -202,8 +202,6 @@ def test_errors_are_one_message_on_stderr_and_end_with_1(paper: Path, arguments:
         (["compare", "PAPER", "-s", "ortool"], "ortools"),
         (["frontier", "PAPER", "-e", "rofline"], "roofline"),
         (["inspect", "traffic", "PAPER", "--device", "h1000"], "h100"),
-        (["refine", "PAPER", "--objective", "trafic"], "traffic"),
-        (["refine", "PAPER", "--oracle", "modell"], "model"),
         (["forecast", "json:loads", "--optimizer", "adamx"], "adamax"),
         (["corpus", "get", "resnet5", "-o", "g.json"], "resnet50"),
         (["corpus", "list", "--family", "transformers"], "transformer"),
@@ -268,7 +266,7 @@ def every_command() -> Iterator[tuple[str, Any]]:
 def test_whoever_takes_a_cost_model_takes_its_options() -> None:
     options = {name: {text for option in command.params for text in option.opts} for name, command in every_command()}
     takers = {name for name, texts in options.items() if "-m" in texts}
-    assert {"refine", "inspect traffic", "inspect timeline", "inspect kernels", "forecast", "compare"} <= takers
+    assert {"inspect traffic", "inspect timeline", "inspect kernels", "forecast", "compare"} <= takers
     assert takers == {name for name, texts in options.items() if "-O" in texts}
 
 
@@ -430,7 +428,7 @@ def test_an_option_reads_the_same_in_every_command() -> None:
             said.setdefault(tuple(option.opts), set()).add(getattr(option, "help", None))
     differ = {options[0] for options, texts in said.items() if len(texts) > 1}
     # Another kind; one, or several; to measure; of a batch size; for traffic alone; for each solve, not for all.
-    another = {"--output", "--cost-model", "--solver", "--device", "factory", "--oracle", "--start", "--time-limit"}
+    another = {"--output", "--cost-model", "--solver", "--device", "factory", "--time-limit"}
     assert differ == another
     assert len(said["--json",]) == 1
 
@@ -446,13 +444,23 @@ def test_help_fits_80_columns_and_breaks_no_line() -> None:
 
 def test_a_command_of_earlier_versions_answers_with_its_new_spelling() -> None:
     names = {name for name, _ in every_command()}
-    earlier = {"pose", "show", "traffic-frontier", "timeline", "traffic", "kernels", "report", "largest-batch"}
+    earlier = {
+        "pose",
+        "show",
+        "traffic-frontier",
+        "timeline",
+        "traffic",
+        "kernels",
+        "report",
+        "largest-batch",
+        "refine",
+    }
     for name in earlier | {"solvers", "costmodels", "estimators"}:
         (line,) = run(name, "graph.json", "--json", code=2).stderr.splitlines()
         _, old, _, new, _ = line.split("`")
         assert (old, line.startswith("error: ")) == (f"remat {name}", True)
         assert any(f"{new} ".startswith(f"remat {one} ") for one in names), line
-    assert len(get_command(app).commands) == 11  # type: ignore[attr-defined]
+    assert len(get_command(app).commands) == 10  # type: ignore[attr-defined]
 
 
 def test_plans_of_a_frontier_against_time_are_written(paper: Path, tmp_path: Path) -> None:
@@ -504,17 +512,17 @@ def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
     assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
 
 
-def test_a_frontier_against_traffic_prints_its_points_and_writes_their_plans(paper: Path, tmp_path: Path) -> None:
-    against = "--against", "traffic"
-    found = answer("frontier", paper, *against, "--budgets", 3, "--device", "h100", "--plans", tmp_path / "plans")
-    graph = Graph.load(paper)
-    assert [point["saved_bytes"] for point in found["points"]] == sorted(p["saved_bytes"] for p in found["points"])
+def test_a_frontier_against_step_prints_its_points_and_writes_their_plans(tmp_path: Path) -> None:
+    line = "frontier", "small-dropout-mlp", "--against", "step", "--budgets", 3, "--device", "h100"
+    found = answer(*line, "--plans", tmp_path / "plans", "-o", tmp_path / "steps.svg")
+    assert "activation_memory_budget" in (tmp_path / "steps.svg").read_text()
+    graph = remat.Corpus.open().graph("small-dropout-mlp")
     for point in found["points"]:
-        plan = Plan.load(tmp_path / "plans" / f"{point['saved_bytes']}.json")
+        plan = Plan.load(tmp_path / "plans" / f"{point['peak_bytes']}.json")
         assert plan.digest == point["plan"]
-        assert remat.predict_traffic(graph, plan, device="h100").bytes == point["traffic_bytes"]
-    assert "the folder must be new" in run("frontier", paper, *against, "--plans", tmp_path / "plans", code=2).output
-    assert "saved" in run("frontier", paper, *against).output
+        assert remat.timeline(graph, plan, device="h100").peak_bytes == point["peak_bytes"]
+    assert "the folder must be new" in run(*line, "--plans", tmp_path / "plans", code=2).output
+    assert "PyTorch's default" in run(*line).output
 
 
 def test_a_file_comes_before_a_name_of_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

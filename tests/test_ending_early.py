@@ -44,42 +44,25 @@ def interrupting(after: int, looked_at: list[int]) -> Callable[[int, tuple[int, 
     return progress
 
 
-def refined(graph: Graph, **options: Any) -> Any:
-    plan = remat.choose(graph).plan
-    return remat.refine(graph, plan, **options)
-
-
-def traffic_frontier(graph: Graph, **options: Any) -> Any:
-    return remat.traffic_frontier(graph, 4, **options)
-
-
-@pytest.mark.parametrize("search", [refined, traffic_frontier])
-def test_ctrl_c_ends_a_search_with_the_best_so_far(search: Callable[..., Any]) -> None:
+def test_ctrl_c_ends_a_search_with_the_best_so_far() -> None:
     looked_at: list[int] = []
     with ending_at_ctrl_c() as ended:
-        found = search(GRAPH, progress=interrupting(5, looked_at))
+        found = remat.step_frontier(GRAPH, 4, device="h100", progress=interrupting(40, looked_at))
         assert ended()
-    assert looked_at == [1, 2, 3, 4, 5]
+    assert looked_at == [*range(1, 41)]
     assert found.termination.limit == "interrupt"
     assert "best so far" in str(found.termination.detail)
     assert not is_over()
 
 
-@pytest.mark.parametrize("search", [refined, traffic_frontier])
-def test_a_time_limit_ends_a_search_with_the_best_so_far(search: Callable[..., Any]) -> None:
-    found = search(GRAPH, time_limit_s=1e-9)
+def test_a_time_limit_ends_a_search_with_the_best_so_far() -> None:
+    found = remat.step_frontier(GRAPH, 4, device="h100", time_limit_s=1e-9)
     assert found.termination.limit == "time"
     assert "best so far" in found.termination.detail
-    whole = search(cosines(), time_limit_s=3600)
-    assert whole.termination.limit is None
+    (point,) = found.points
+    assert point.peak_bytes == remat.timeline(GRAPH, point.plan, device="h100").peak_bytes
     with pytest.raises(InvalidOption, match="time_limit_s must be a positive number"):
-        search(cosines(), time_limit_s=-1)
-
-
-def test_points_so_far_are_a_frontier() -> None:
-    first = remat.traffic_frontier(GRAPH, 4, time_limit_s=1e-9)
-    (point,) = first.points
-    assert point.traffic_bytes == remat.predict_traffic(GRAPH, point.plan).bytes
+        remat.step_frontier(GRAPH, time_limit_s=-1)
 
 
 def test_the_second_ctrl_c_leaves_at_once() -> None:
@@ -130,21 +113,14 @@ def test_the_largest_batch_so_far_comes_with_a_warning() -> None:
         assert remat.largest_batch(interrupted, "100KB") == 8
 
 
-LINES = {
-    "refine": ["GRAPH", "--objective", "no-worse", "--time-limit", "0.001"],
-    "frontier": ["GRAPH", "--against", "traffic", "--time-limit", "0.001"],
-}
-
-
-@pytest.mark.parametrize("command", LINES)
-def test_a_command_says_that_it_prints_the_best_so_far(command: str, tmp_path: Path) -> None:
+def test_a_command_says_that_it_prints_the_best_so_far(tmp_path: Path) -> None:
     GRAPH.save(tmp_path / "graph.json")
-    line = [str(tmp_path / "graph.json") if word == "GRAPH" else word for word in LINES[command]]
-    assert "the time limit stopped the search: the best so far" in run(command, *line).stdout
-    assert answer(command, *line)["termination"]["limit"] == "time"
+    line = "frontier", tmp_path / "graph.json", "--against", "step", "--time-limit", "0.001"
+    assert "the time limit stopped the search: the best so far" in run(*line).stdout
+    assert answer(*line)["termination"]["limit"] == "time"
 
 
-@pytest.mark.parametrize("command", ["solve", "compare", "frontier", "refine", "forecast"])
+@pytest.mark.parametrize("command", ["solve", "compare", "frontier", "forecast"])
 def test_what_may_take_long_has_a_time_limit(command: str) -> None:
     assert "--time-limit" in run(command, "--help").stdout
 
@@ -273,14 +249,14 @@ def test_a_fraction_of_a_peak_that_no_search_could_keep_is_no_proven_optimum() -
 
 SCRIPT = """
 import os, signal, sys
-from remat.improve.traffic_frontier import _Candidates
-whole = _Candidates.add_mixtures
+from remat.improve.step_search import StepPlans
+whole = StepPlans._try_low_plans
 def pressed(self):
-    os.kill(os.getpid(), signal.SIGINT)
     whole(self)
-_Candidates.add_mixtures = pressed
+    os.kill(os.getpid(), signal.SIGINT)
+StepPlans._try_low_plans = pressed
 from remat.cli import main
-sys.argv = ["remat", "frontier", sys.argv[1], "--against", "traffic", "--json"]
+sys.argv = ["remat", "frontier", sys.argv[1], "--against", "step", "--budgets", "2", "--json"]
 main()
 """
 

@@ -48,7 +48,7 @@ class Toy:
         self.classes = np.unique(self.kind, return_inverse=True)[1]
 
     def start(self, *kinds: str) -> PeakPlan:
-        return self.plan(self.plans.legal(np.isin(self.kind, kinds)))
+        return self.plan(self.plans.legal.saving(np.isin(self.kind, kinds)))
 
     def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
         return PeakPlan(choice, 0, self.timeline(choice).peak_bytes)
@@ -93,7 +93,7 @@ def test_nothing_dear_is_given_for_what_is_cheap() -> None:
 
 def test_where_all_does_not_fit_a_part_of_the_values_is_saved() -> None:
     toy = Toy(4, 4)
-    nothing = toy.plan(toy.plans.legal(np.zeros(len(toy.kind), np.bool_)))
+    nothing = toy.plan(toy.plans.legal.saving(np.zeros(len(toy.kind), np.bool_)))
     better = toy.exchanges(3 * BYTES).improved(nothing)
     assert toy.saved(better.choice) == {"dear": 3, "cheap": 0}
     assert better.choice.saved[toy.kind == "dear"].tolist() == [False, True, True, True]  # the last are freed first
@@ -201,8 +201,8 @@ def test_an_operator_with_several_results_is_not_recomputed_if_its_results_are_s
     plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
     ops = np.array(graph.ops)[graph.plannable]
     pair = np.flatnonzero([op.startswith("aten.var_mean") for op in ops])
-    recomputes = plans.legal(np.zeros(len(ops), np.bool_))
+    recomputes = plans.legal.saving(np.zeros(len(ops), np.bool_))
     assert recomputes.recomputed[pair].all()
-    saves = plans.also_saving(recomputes, pair)
+    saves = plans.legal.also_saving(recomputes, pair)
     assert not saves.recomputed[pair].any()
     assert set(ops[saves.saved & ~recomputes.saved]) == {"getitem"}

@@ -47,7 +47,7 @@ def plans_of(graph: Graph) -> PeakPlans:
 
 
 def saving_products(graph: Graph, plans: PeakPlans) -> Choice:
-    return plans.legal(np.array([graph.ops[v].startswith("aten.addmm") for v in graph.plannable]))
+    return plans.legal.saving(np.array([graph.ops[v].startswith("aten.addmm") for v in graph.plannable]))
 
 
 def one_step_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def changes_of(graph: Graph, *, near: bool) -> tuple[Choice, list[list[Choice]]]
     before = saving_products(graph, plans)
     pointwise = [np.flatnonzero([op.startswith(f"aten.{name}.") for op in ops])[:LAYERS] for name in ("sin", "tanh")]
     values = [of[2] for of in pointwise] if near else [pointwise[i % 2][i] for i in range(1, LAYERS - 1)]
-    return before, [[plans.also_saving(before, np.array([v]))] for v in values]
+    return before, [[plans.legal.also_saving(before, np.array([v]))] for v in values]
 
 
 def alone(graph: Graph, predictor: StepPredictor, before: Choice, changed: list[list[Choice]]) -> list[float]:
@@ -108,7 +108,7 @@ def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.M
     plans = plans_of(graph)
     before = saving_products(graph, plans)
     twins = [plans.problem.index[name] for name in ("sin", "cos")]
-    changed = [[plans.also_saving(before, np.array([v]))] for v in twins]
+    changed = [[plans.legal.also_saving(before, np.array([v]))] for v in twins]
     expected = alone(graph, predictor, before, changed)
     assert joint_effects(predictor, before, changed) == pytest.approx(dict(enumerate(expected)), abs=1e-6)
     one_step_only(monkeypatch)
@@ -120,7 +120,7 @@ def test_a_change_alone_counts_kernels_that_compute_none_of_its_values() -> None
     predictor = h100(graph)
     plans = plans_of(graph)
     saved = dict(one_liners(predictor.graph))["activation_memory_budget = 0.35"]
-    before = plans.legal(saved[graph.plannable])
-    changed = [plans.also_saving(before, np.array([plans.problem.index[name]])) for name in ("bmm_1", "addmm_1")]
+    before = plans.legal.saving(saved[graph.plannable])
+    changed = [plans.legal.also_saving(before, np.array([plans.problem.index[name]])) for name in ("bmm_1", "addmm_1")]
     expected = alone(graph, predictor, before, [[one] for one in changed])
     assert [joint_effects(predictor, before, [[one]])[0] for one in changed] == pytest.approx(expected, abs=1e-6)

@@ -38,7 +38,7 @@ class Toy:
         graph = wide_and_narrow()
         self.plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
         self.names, self.rises, self.predictions = self.plans.problem.names, rises, 0
-        start = self.predicted(self.plans.legal(np.array([name in saved for name in self.names])))
+        start = self.predicted(self.plans.legal.saving(np.array([name in saved for name in self.names])))
         self.predictions = 0
         self.lowest = lowered(start, self.plans, self.predicted, self.timeline, np.arange(len(self.names)))
 

@@ -108,7 +108,7 @@ def test_moments_are_in_order_and_hold_the_peak_whatever_is_saved(graph: Graph) 
 def test_any_set_of_saved_values_is_completed_to_a_legal_plan(graph: Graph, dice: random.Random) -> None:
     problem = RecomputeTime("flops").pose(graph)
     saved = np.array([dice.random() < 0.5 for _ in range(len(problem))], np.bool_)
-    choice = PeakPlans(graph, problem, find_solver("lagrangian")).legal(saved)
+    choice = PeakPlans(graph, problem, find_solver("lagrangian")).legal.saving(saved)
     check_plan(problem, choice.plan(problem))
     assert not (choice.saved & ~saved & ~problem.cannot_recompute.mask).any()
 

@@ -19,6 +19,7 @@ from costmodels import ByteTraffic, MemoryBudget
 from remat import Corpus, Graph
 from remat.cli.app import app
 from remat.improve.progress import ending_within
+from remat.predict.buffers import records_calls
 from remat.predict.memory import lower_bound
 from remat.predict.time import modelled_time
 
@@ -79,8 +80,9 @@ def shown(graph: Graph) -> Iterator[object]:
     yield remat.predict_traffic(graph, plan, fused=False)
     yield remat.offload_timeline(graph, plan, device="h100")
     yield from (remat.explain(graph, name) for name in {*plan.saved[:3], *plan.recomputed[:3], graph.names[-1]})
-    yield from (remat.frontier(graph), remat.traffic_frontier(graph, 1, time_limit_s=1e-9))
-    yield remat.refine(graph, plan, time_limit_s=1e-9)
+    yield remat.frontier(graph)
+    if records_calls(graph):
+        yield remat.step_frontier(graph, 1, time_limit_s=1e-9)
     yield remat.compare(graph, solvers=["ortools", "exhaustive"])
 
 
@@ -107,7 +109,7 @@ def lines_of(graph: Path | str, folder: Path, value: str) -> dict[str, list[list
         "explain": [[graph, value]],
         "frontier": [
             [graph, "-o", f"{out}.svg"],
-            [graph, "--against", "traffic", "--budgets", 1, "--time-limit", 0.01],
+            [graph, "--against", "step", "--budgets", 1, "--time-limit", 0.01],
             [graph, "--html", f"{out}.html", "--budgets", 0],
         ],
         "inspect": [
@@ -117,7 +119,6 @@ def lines_of(graph: Path | str, folder: Path, value: str) -> dict[str, list[list
             ["traffic", graph, "--plan", plan, "--device", "h100"],
             ["traffic", graph, "--no-fused"],
         ],
-        "refine": [[graph, "--plan", plan, "--time-limit", 0.01]],
     }
 
 

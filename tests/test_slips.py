@@ -50,8 +50,8 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "Frontier.bound": FRONTIER.bound,
     "Frontier.refine": FRONTIER.refine,
     "Frontier.price": FRONTIER.price,
-    "refine": lambda it: remat.refine(it, PLAN),
-    "refine: plan": lambda it: remat.refine(G, it) if it is not PLAN else None,
+    "step_frontier": remat.step_frontier,
+    "step_frontier: budgets": lambda it: remat.step_frontier(G, it),
     "timeline": lambda it: remat.timeline(it, PLAN),
     "frontier: offload": lambda it: remat.frontier(G, offload=it),
     "timeline: plan": lambda it: remat.timeline(G, it),
@@ -163,10 +163,10 @@ SAME_WORDS = {
         Fuser,
         Scheduled,
         remat.show,
-        *(partial(call, plan=PLAN) for call in (remat.predict_traffic, remat.refine)),
+        partial(remat.predict_traffic, plan=PLAN),
     ],
     "plan": [
-        *(partial(call, G) for call in (remat.timeline, remat.show, remat.predict_traffic, remat.refine)),
+        *(partial(call, G) for call in (remat.timeline, remat.show, remat.predict_traffic)),
         *(partial(remat.check_plan, P), FRONTIER.price),
     ],
 }

@@ -14,7 +14,7 @@ from numpy.random import Generator
 from experiments.rivals.tensor_instance import PlanScore, ScorePlan, TensorInstance
 from remat import Choice, solve
 from remat.facts.columns import BoolArray, IntArray
-from remat.improve.refine.equivalence_classes import equivalence_classes
+from remat.improve.equivalence_classes import equivalence_classes
 from remat.problem.problem_file import Budget
 
 Search: TypeAlias = Callable[[TensorInstance, Budget, ScorePlan, BoolArray, Generator], None]

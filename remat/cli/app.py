@@ -19,7 +19,6 @@ from remat.cli.frontier_command import frontier
 from remat.cli.option_groups import command
 from remat.cli.output import stopped
 from remat.cli.plugin_commands import plugins
-from remat.cli.refine_command import refine
 from remat.cli.solve_command import solve
 from remat.cli.users_code import users_traceback
 from remat.errors import Infeasible, InvalidOption, LimitReached, RematError, UnknownName, without_endless_words
@@ -33,12 +32,11 @@ _HELP = """Which activations should a model save, and which should it recompute?
   remat compare gpt2.json -s ortools -s pulp  solvers side by side
   remat explain gpt2.json gelu_3              why is this value saved?
   remat frontier gpt2.json -o frontier.svg    memory against recompute time
-  remat frontier gpt2.json --against traffic  memory against bytes moved
+  remat frontier gpt2.json --against step     the peak against step time
   remat inspect timeline gpt2.json            what is in memory, and when
   remat inspect traffic gpt2.json             the kernels, what they move
   remat inspect kernels gpt2.json             their registers, without a GPU
   remat inspect picture gpt2.json -o p.svg    the graph in colours
-  remat refine gpt2.json -o better.json       fewer bytes moved
   remat forecast my_models:gpt2               what will training hold?
   remat plugins                               solvers and cost models
   remat corpus list                           graphs of known models
@@ -62,7 +60,8 @@ _CODES = {UnknownName: 2, InvalidOption: 2, Infeasible: 3, LimitReached: 4}
 # Commands of earlier versions -> what to type now.
 _MOVED = {
     "pose": "solve GRAPH --problem FILE",
-    "traffic-frontier": "frontier GRAPH --against traffic",
+    "traffic-frontier": "frontier GRAPH --against step",
+    "refine": "solve GRAPH -m memory-budget -O of=peak -O budget=SIZE",
     "report": "frontier GRAPH... --html FILE",
     "largest-batch": "forecast MODULE:FACTORY --memory SIZE --largest-batch",
     "show": "inspect picture GRAPH -o FILE",
@@ -75,7 +74,7 @@ _MOVED = {
 class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in _MOVED:
-            raise UnknownName(f"`remat {args[0]}` has another name now: `remat {_MOVED[args[0]]}`")
+            raise UnknownName(f"`remat {args[0]}` is no command any more: type `remat {_MOVED[args[0]]}`")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -145,7 +144,7 @@ def options(
 for answer in (capture, solve, compare, explain, frontier):
     app.command()(command(answer))
 app.add_typer(inspect_commands.app, name="inspect")
-for answer in (refine, forecast, plugins, device):
+for answer in (forecast, plugins, device):
     app.command()(command(answer))
 app.add_typer(corpus_commands.app, name="corpus")
 

@@ -1,4 +1,4 @@
-"""Prints the frontier of memory against recompute time, or against traffic: `remat frontier`."""
+"""Prints the frontier of memory against recompute time, or against step time: `remat frontier`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 import remat
-from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.cli.inputs import solver_of
 from remat.cli.options import DeviceName, GraphFiles, NewPictureIfNamed, TimeLimit, plugin_option
@@ -19,31 +18,29 @@ from remat.cli.output import Answer, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
 from remat.improve.progress import ending_within, limit_for
-from remat.improve.traffic_frontier import TrafficFrontier
+from remat.improve.step_frontier import StepFrontier
 from remat.views.report_page import frontier_rows
-from remat.words import human_bytes
+from remat.words import human_bytes, human_price
 
 # Rows of the table, at most; --json prints all points.
 _TABLE = 40
-# The default of --budgets for a page and against traffic.
-_MANY = 16
+# The default of --budgets for a page, and against step time.
+_MANY, _STEPS = 16, 8
 
 
 class Against(StrEnum):
     """Lists what memory can be traded against."""
 
     TIME = "time"
-    TRAFFIC = "traffic"
+    STEP = "step"
 
 
 _ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} if left out."
 _SOLVER = f"For time: solver for the budgets; {QUICK_BUDGET_SOLVER} if left out."
 _OFFLOAD = "For time: values may wait in the host memory of this device, such as h100 (`remat device --list`)."
-_START = "For traffic: another plan to begin from. Repeatable."
-_ORACLE = "For traffic: what counts the bytes that a plan moves, model or inductor."
 _HTML = "Page to write. GRAPH... may then also be a file with the output of `remat compare --json`, or a CSV file."
-_AGAINST = "What memory is traded against: recompute time, or the bytes that kernels move."
-_BUDGETS = f"How many budgets to solve between the ends; if left out, 0, or {_MANY} for traffic or a page."
+_AGAINST = "What is traded: saved bytes against recompute time, or the peak against the time of the step."
+_BUDGETS = f"How many budgets to solve between the ends; if left out, 0, {_STEPS} for steps, or {_MANY} for a page."
 
 
 @dataclass(frozen=True)
@@ -53,15 +50,12 @@ class OfTime:
     estimator: Annotated[str | None, plugin_option("--estimator", "-e", help=_ESTIMATOR)] = None
     solver: Annotated[str | None, plugin_option("--solver", "-s", help=_SOLVER)] = None
     offload: Annotated[str | None, typer.Option(metavar="DEVICE", help=_OFFLOAD)] = None
-    output: NewPictureIfNamed = None
 
 
 @dataclass(frozen=True)
-class OfTraffic:
-    """Holds the options of a frontier against traffic."""
+class OfStep:
+    """Holds the options of a frontier against step time."""
 
-    start: Annotated[list[Path] | None, typer.Option(help=_START)] = None
-    oracle: Annotated[str | None, typer.Option(metavar="ORACLE", help=_ORACLE)] = None
     device: DeviceName = None
 
 
@@ -79,49 +73,57 @@ def frontier(
     against: Annotated[Against, typer.Option(help=_AGAINST)] = Against.TIME,
     budgets: Annotated[int | None, typer.Option("--budgets", "--refine", metavar="N", min=0, help=_BUDGETS)] = None,
     time: OfTime,
-    traffic: OfTraffic,
+    step: OfStep,
     page: OfPage,
+    output: NewPictureIfNamed = None,
     plans: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder to write the plans to.")] = None,
     time_limit: TimeLimit = None,
 ) -> Answer:
-    """Trade memory against recompute time, or against the bytes that kernels move.
+    """Trade memory against recompute time, or against the time of the step.
 
     Against time, the table has every optimal trade-off, and a bound at any
-    budget. Against traffic it has the best plans that a search finds, without a
-    proof. A page (--html) shows the frontiers of several graphs against time,
-    and comparisons of solvers. It needs no network.
+    budget. Against step, it has the fastest steps found within limits of the
+    peak, without a proof, and what PyTorch gives in one line. A page (--html)
+    shows the frontiers of several graphs against time, and comparisons of
+    solvers. It needs no network.
 
     \b
       remat frontier gpt2.json.gz
       remat frontier gpt2.json.gz -e roofline:device=h200 --budgets 20 -o gpt2.svg
       remat frontier gpt2.json.gz --budgets 8 -s cpsat --time-limit 10
       remat frontier gpt2.json.gz -e roofline:device=h100 --offload h100
-      remat frontier gpt2.json.gz --against traffic --device h100 --plans plans
+      remat frontier gpt2.json.gz --against step --device h100 -o steps.svg
       remat frontier gpt2.json.gz vgg16 solvers.json --html report.html
     """
     if page.html is not None:
-        if against is not Against.TIME or plans is not None or time.offload or time.output:
-            raise typer.BadParameter("leave out --html, or --against traffic, --plans, --offload and --output")
-        _refuse("for a page", traffic)
+        if against is not Against.TIME or plans is not None or time.offload or output:
+            raise typer.BadParameter("leave out --html, or --against step, --plans, --offload and --output")
+        _refuse("for a page", step)
         return _page(graphs, page.html, page.title, time, budgets, time_limit)
     if len(graphs) > 1:
         raise typer.BadParameter("name only one GRAPH, or use --html FILE to write a page about several")
     if plans is not None and plans.exists():
         raise typer.BadParameter(f"the folder must be new, but {plans} exists: name another", param_hint="--plans")
-    if against is Against.TRAFFIC:
-        _refuse("against traffic", time)
-        moved = _against_traffic(Graph.load(graphs[0]), traffic, budgets, time_limit)
-        _save(moved, plans)
-        return _moved_document(graphs[0], moved), (*_moved_lines(moved), *written(plans))
-    _refuse("against time", traffic)
-    curve = _against_time(Graph.load(graphs[0]), time, budgets or 0, time_limit)
-    if time.output is not None:
-        curve.plot(time.output)
-    _save(curve, plans)
-    return _document(graphs[0], time, curve), (*_lines(curve), *written(time.output), *written(plans))
+    if against is Against.STEP:
+        _refuse("against step", time)
+        curve = _against_step(Graph.load(graphs[0]), step, _STEPS if budgets is None else budgets, time_limit)
+        document, lines = _step_document(graphs[0], curve), _step_lines(curve)
+        saved = {f"{point.peak_bytes}.json": point.plan for point in curve.points}
+    else:
+        _refuse("against time", step)
+        curve = _against_time(Graph.load(graphs[0]), time, budgets or 0, time_limit)
+        document, lines = _document(graphs[0], time, curve), _lines(curve)
+        saved = {f"{point.saved_bytes}.json": point.plan for point in curve.points}
+    if output is not None:
+        curve.plot(output)
+    if plans is not None:
+        plans.mkdir(parents=True)
+        for name, plan in saved.items():
+            plan.save(plans / name)
+    return document, (*lines, *written(output), *written(plans))
 
 
-def _refuse(where: str, options: OfTime | OfTraffic) -> None:
+def _refuse(where: str, options: OfTime | OfStep) -> None:
     typed = [f"--{name}" for name, value in vars(options).items() if value is not None]
     if typed:
         raise typer.BadParameter(f"{', '.join(typed)} has no meaning {where}: leave it out")
@@ -144,26 +146,15 @@ def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | 
     return curve
 
 
-def _against_traffic(
-    graph: Graph, traffic: OfTraffic, budgets: int | None, time_limit: float | None
-) -> TrafficFrontier:
+def _against_step(graph: Graph, step: OfStep, budgets: int, time_limit: float | None) -> StepFrontier:
     with waiting("searching", ends_early=True) as say:
-        return remat.traffic_frontier(
+        return remat.step_frontier(
             graph,
-            _MANY if budgets is None else budgets,
-            starts=[Plan.load(path) for path in traffic.start or []],
-            oracle=cast(Any, traffic.oracle or "model"),
-            device=traffic.device,
+            budgets,
+            device=step.device,
             time_limit_s=time_limit,
-            progress=lambda predicted, best: say(f"{predicted} plans, the best moves {human_bytes(best[0])}"),
+            progress=lambda count, last: say(f"{count} plans, the last one has a peak of {human_bytes(last[0])}"),
         )
-
-
-def _save(curve: Frontier | TrafficFrontier, folder: Path | None) -> None:
-    if folder is not None:
-        folder.mkdir(parents=True)
-        for point in curve.points:
-            point.plan.save(folder / f"{point.saved_bytes}.json")
 
 
 def _lines(curve: Frontier) -> Iterator[object]:
@@ -186,21 +177,27 @@ def _document(graph: Path, time: OfTime, curve: Frontier) -> dict[str, Any]:
     return about | {"is_exact": exact, "points": points, "references": references} | old_name
 
 
-def _moved_lines(curve: TrafficFrontier) -> Iterator[object]:
+def _step_lines(curve: StepFrontier) -> Iterator[object]:
     yield table(
-        {"saved": human_bytes(point.saved_bytes), "moved": human_bytes(point.traffic_bytes), "by": point.source}
-        for point in curve.points
+        {"peak": human_bytes(point.peak_bytes), "step": human_price(round(point.step_ns), "ns"), "by": point.source}
+        for point in (*curve.points, *curve.one_liners)
     )
-    yield f"{curve.predicted} plans predicted; {curve.termination.detail}"
+    yield f"predicted for {curve.device}; {curve.termination.detail}"
 
 
-def _moved_document(graph: Path, curve: TrafficFrontier) -> dict[str, Any]:
-    points = [
-        picked(point, "saved_bytes", "traffic_bytes", "source") | {"plan": point.plan.digest} for point in curve.points
-    ]
+def _step_document(graph: Path, curve: StepFrontier) -> dict[str, Any]:
+    points, one_liners = (
+        [picked(one, "peak_bytes", "step_ns", "source") | {"plan": one.plan.digest} for one in some]
+        for some in (curve.points, curve.one_liners)
+    )
     ended = picked(curve.termination, "limit", "detail")
-    counts = picked(curve, "oracle", "predicted", "asked")
-    return {"graph": str(graph), **counts, "termination": ended, "points": points}
+    return {
+        "graph": str(graph),
+        "device": curve.device,
+        "termination": ended,
+        "points": points,
+        "one_liners": one_liners,
+    }
 
 
 def _page(

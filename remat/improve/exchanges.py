@@ -24,9 +24,9 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
+from remat.improve.equivalence_classes import by_class
 from remat.improve.peak_descent import saved_at_peak
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.refine.equivalence_classes import by_class
 from remat.predict.memory import Timeline
 
 # At most this many classes are saved, and this many recomputed, to predict what that changes.
@@ -165,7 +165,7 @@ class Exchanges:
         for _ in range(_GROUPS):
             if not groups or not len(values := groups.pop(0)):
                 break
-            plan = self._plan(self._plans.also_saving(best.choice, values), "small values")
+            plan = self._plan(self._plans.legal.also_saving(best.choice, values), "small values")
             if self._rank(plan.choice) >= (1 - _PAYS) * self._rank(best.choice):
                 continue
             if plan.peak_bytes <= self._limit_bytes:
@@ -230,7 +230,7 @@ class Exchanges:
         return [replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values)]
 
     def _after(self, choice: Choice, change: Change) -> Choice:
-        return self._plans.changed(choice, change.values, saves=change.saves)
+        return self._plans.legal.changed(choice, change.values, saves=change.saves)
 
     def _changes(self, best: PeakPlan) -> list[Change]:
         """Returns what might be exchanged: the most promising classes, with the effects of changing them."""
@@ -240,7 +240,7 @@ class Exchanges:
             for values, more_bytes in self._most_promising(best.choice, of, saves)
         ]
         changed = [
-            [self._plans.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values))]
+            [self._plans.legal.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values))]
             for values, saves, _ in chosen
         ]
         effects = self._effects(best.choice, changed)
@@ -262,7 +262,7 @@ class Exchanges:
         cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
         before = int(cost[choice.recomputed].sum())
         for members in by_class(values, self._classes):
-            other = self._plans.changed(choice, members, saves=saves)
+            other = self._plans.legal.changed(choice, members, saves=saves)
             more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
             # To recompute a value can free nothing: a GPU that recomputes the mask of a dropout must save its random
             # numbers instead, which take more bytes.

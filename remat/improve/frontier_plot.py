@@ -10,13 +10,23 @@ from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 from remat.errors import InvalidOption
 from remat.pictures import Picture, write
 from remat.words import human_bytes, human_price
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
 _REFERENCE_STYLES = (("P", "#c8501e"), ("X", "#444444"))
+# PyTorch's ways, by how `remat.improve.one_liners` names them: marker, colour, and the beginnings of the names.
+_ONE_LINERS = {
+    "torch.utils.checkpoint": ("s", "#c8501e", ("every", "groups")),
+    "activation_memory_budget": ("^", "#2e8b57", ("activation",)),
+    "PyTorch's default": ("X", "#444444", ("PyTorch",)),
+}
 # Signs in a line of the title.
 _TITLE = 70
 
@@ -43,8 +53,6 @@ def draw(
         model: a name for the title; it may be "".
         path: where to write the picture; None writes nothing.
     """
-    from matplotlib.ticker import MultipleLocator
-
     vertices = list(vertices)
     time = "recompute time" if vertices else "added time"
     price = time if unit == "ns" else f"cost ({unit})"
@@ -65,11 +73,39 @@ def draw(
     axes.set_title("\n".join(wrap(title, _TITLE)), fontsize=11)
     axes.set_xlabel("saved activations")
     axes.set_ylabel(price)
+    _label_axes(axes, unit)
+    axes.legend()
+    write(figure, path)
+    return figure
+
+
+def _label_axes(axes: Axes, unit: str) -> None:
+    from matplotlib.ticker import MultipleLocator
+
     axes.xaxis.set_major_locator(MultipleLocator(_round_step(axes.get_xlim())))
     axes.xaxis.set_major_formatter(lambda value, _: human_bytes(int(value)))
     axes.yaxis.set_major_formatter(lambda value, _: human_price(int(value), unit))
     axes.grid(alpha=0.3)
-    axes.legend()
+
+
+def draw_steps(
+    ours: Iterable[tuple[str, int, float]],
+    theirs: Iterable[tuple[str, int, float]],
+    device: str,
+    path: str | Path | None,
+) -> Picture:
+    """Draws points (source, peak in bytes, nanoseconds of the step), ours as a line: see `StepFrontier.plot`."""
+    figure = Picture(figsize=(7, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*_columns((peak, ns) for _, peak, ns in ours), "o-", ms=5, color="#1f5f99", label="remat")
+    for label, (marker, color, begins) in _ONE_LINERS.items():
+        points = [(peak, ns) for source, peak, ns in theirs if source.startswith(begins)]
+        axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=label)
+    axes.set_title(f"Predicted training steps, {device}", fontsize=11)
+    axes.set_xlabel("peak of activations and gradients")
+    axes.set_ylabel("step time")
+    _label_axes(axes, "ns")
+    figure.legend(loc="outside lower center", ncols=2)
     write(figure, path)
     return figure
 

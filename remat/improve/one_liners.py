@@ -18,7 +18,7 @@ import numpy as np
 from remat.facts.columns import BoolArray, IntArray
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_saved
-from remat.improve.refine.repeated_layers import repeated_layers
+from remat.improve.repeated_layers import repeated_layers
 from remat.improve.torch_knapsack import torch_budget_plans
 
 _LAYER = re.compile(r"^(.*?\.\d+)(?:\.|$)")

@@ -8,7 +8,7 @@ from typing import TypeVar
 _Item = TypeVar("_Item")
 
 
-def pareto_front(items: Iterable[_Item], key: Callable[[_Item], tuple[int, int]]) -> list[_Item]:
+def pareto_front(items: Iterable[_Item], key: Callable[[_Item], tuple[float, float]]) -> list[_Item]:
     """Returns the items that no other item beats: the first cost rises from each to the next, and the second falls.
 
     An item is beaten if another one has at most its first cost and at most its second. Of items with equal costs the

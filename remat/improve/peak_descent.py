@@ -15,8 +15,8 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import IntArray
+from remat.improve.equivalence_classes import by_class
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.refine.equivalence_classes import by_class
 from remat.predict.memory import Timeline
 from remat.problem.problem import Problem
 
@@ -54,7 +54,7 @@ def lowered(
         for change in _changes(plans, plan.choice, timeline(plan.choice), classes)[:_TRIES]:
             if change.freed_bytes <= plan.peak_bytes - best.peak_bytes:
                 break
-            choice = plans.changed(plan.choice, change.values, saves=change.saves)
+            choice = plans.legal.changed(plan.choice, change.values, saves=change.saves)
             best = min(best, predicted(choice, "change at the peak"), key=lambda one: one.peak_bytes)
         if best.peak_bytes > (1 - _PAYS) * plan.peak_bytes:
             return best

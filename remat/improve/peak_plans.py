@@ -28,15 +28,15 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.solver import Solver
-from remat.facts.columns import BoolArray, IntArray
+from remat.facts.columns import BoolArray
 from remat.facts.graph import Graph
 from remat.improve.byte_budgets import default_choice, default_saved, evenly_spaced
+from remat.improve.legal_choices import LegalChoices
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
 from remat.improve.time_prices import Liveness, TimeIndexedPrices
 from remat.predict.in_flight import peak_in_flight
 from remat.predict.memory import Simulator, Timeline
-from remat.problem.feasibility import forced_values
 from remat.problem.problem import Problem
 from remat.proof.budget import flow_solver
 from remat.proof.hull import Hull
@@ -105,7 +105,7 @@ class PeakPlans:
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
         self._clock = TimeIndexedPrices(self._simulator, problem)
-        self._not_recomputable = forced_values(problem).not_recomputable
+        self.legal = LegalChoices(problem)
 
     def within(self, limit_bytes: int) -> PeakPlan | None:
         """Returns the cheapest plan found with a peak of at most `limit_bytes`; None if there is none."""
@@ -126,7 +126,7 @@ class PeakPlans:
 
         Of equally cheap plans the cut saves the fewest bytes, but recomputing what is free can take more memory.
         """
-        everything = self.legal(self.graph.in_forward[self.graph.plannable])
+        everything = self.legal.saving(self.graph.in_forward[self.graph.plannable])
         candidates = map(self._simulated, (self._hull.cheapest.choice, everything))
         return min(candidates, key=lambda plan: (plan.cost, plan.peak_bytes))
 
@@ -225,7 +225,7 @@ class PeakPlans:
         while True:
             timeline = self._simulator.timeline(self.graph.for_all_values(plan.choice.saved))
             moves = [self.problem.index[t.name] for t in timeline.peak_tensors if t.name in self.problem.index]
-            changed = [self.legal(plan.choice.saved ^ (position == v)) for v in moves[:_MOVES]]
+            changed = [self.legal.saving(plan.choice.saved ^ (position == v)) for v in moves[:_MOVES]]
             tried = [self._simulated(choice) for choice in changed if choice.key != plan.choice.key]
             new_plans += tried
             better = min(tried, key=_by_peak, default=plan)
@@ -250,7 +250,7 @@ class PeakPlans:
         differences, position = np.flatnonzero(saved[0] != saved[1]), np.arange(len(self.problem))
         places = np.unique(differences[evenly_spaced(0, len(differences) - 1, _PIECES + 1)[1:-1]]).tolist()
         pairs = [(at, pair) for at in places for pair in (saved, saved[::-1])]
-        return [self._simulated(self.legal(np.where(position < at, *pair))) for at, pair in pairs]
+        return [self._simulated(self.legal.saving(np.where(position < at, *pair))) for at, pair in pairs]
 
     def _filled(self, left: PeakPlan, right: PeakPlan) -> list[PeakPlan]:
         return self._saving_more(left, right.peak_bytes - 1, _SAVES)
@@ -266,7 +266,7 @@ class PeakPlans:
             values = costliest[at : min(at + count, last)]
             if not len(values):
                 break
-            other = self._simulated(self.also_saving(plan.choice, values))
+            other = self._simulated(self.legal.also_saving(plan.choice, values))
             if other.peak_bytes <= limit_bytes and other.cost < plan.cost:
                 new_plans.append(plan := other)
                 at, count = at + count, 2 * count
@@ -275,35 +275,6 @@ class PeakPlans:
             else:
                 at += 1
         return new_plans
-
-    def legal(self, saved: BoolArray) -> Choice:
-        """Returns the choice that saves these values, (k,) of the problem, as far as bans allow.
-
-        What is needed and must not be recomputed is saved, too: inputs, random numbers, what a user marked MUST_SAVE.
-        """
-        return Choice.from_saved(self.problem, saved & ~self.problem.cannot_save.mask | self._not_recomputable)
-
-    def also_saving(self, choice: Choice, values: IntArray) -> Choice:
-        """Returns the legal choice that also saves those of `values`, (m,) positions, that `choice` recomputes.
-
-        In place of a value that cannot be saved, the values that are computed from it are saved: an operator with
-        several results, as of a variance and a mean, is not run again only if all results that are read are saved.
-        """
-        chosen = np.zeros(len(self.problem), np.bool_)
-        chosen[values] = True
-        stands_for_others = (chosen & self.problem.cannot_save.mask)[self.problem.producers]
-        chosen[self.problem.consumers[stands_for_others]] = True
-        return self.legal(choice.saved | chosen & choice.recomputed)
-
-    def also_recomputing(self, choice: Choice, values: IntArray) -> Choice:
-        """Returns the legal choice that saves none of `values`, (m,) positions, unless it must."""
-        saved = choice.saved.copy()
-        saved[values] = False
-        return self.legal(saved)
-
-    def changed(self, choice: Choice, values: IntArray, *, saves: bool) -> Choice:
-        """Returns the legal choice that also saves `values`, (m,) positions, or recomputes them if not `saves`."""
-        return (self.also_saving if saves else self.also_recomputing)(choice, values)
 
     def saving_more(self, choice: Choice, factor: float) -> Choice | None:
         """Saves what is costly to recompute as long as the simulated peak rises by no more than a factor.

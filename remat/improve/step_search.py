@@ -37,11 +37,11 @@ from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_choice, default_saved
+from remat.improve.equivalence_classes import equivalence_classes
 from remat.improve.exchanges import Exchanges
 from remat.improve.peak_descent import lowered
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, go_on
-from remat.improve.refine.equivalence_classes import equivalence_classes
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
@@ -132,19 +132,34 @@ class StepPlans:
         # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
         others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
         with suppress(OutOfTime):
-            lowest = self._plan(self._plans.lowest.choice, "least simulated peak")
-            for choice in self._one_liners_near(lowest.peak_bytes):
-                self._plan(choice, "one-liner")
+            self._try_low_plans()
             before = math.inf
             while self._least_bytes < (1 - _NEAR) * before:
                 before = self._least_bytes
-                self._search(before)
-                for start in self._apart():
-                    lowered(start, self._plans, self._plan, self._timeline, self._classes)
+                self._lower_peaks()
         self._predicted |= others
         smallest = self._best(int((1 + _TIE) * self._least_bytes))
         assert smallest is not None  # at least the plan with that peak
         return smallest
+
+    @property
+    def low(self) -> PeakPlan:
+        """Returns the plan with the lowest peak after one round of the search for `smallest`, which makes several."""
+        _ = self.cheapest
+        with suppress(OutOfTime):
+            self._try_low_plans()
+            self._lower_peaks()
+        return min(self._predicted.values(), key=_peak)
+
+    def _try_low_plans(self) -> None:
+        lowest = self._plan(self._plans.lowest.choice, "least simulated peak")
+        for choice in self._one_liners_near(lowest.peak_bytes):
+            self._plan(choice, "one-liner")
+
+    def _lower_peaks(self) -> None:
+        self._search(self._least_bytes)
+        for start in self._apart():
+            lowered(start, self._plans, self._plan, self._timeline, self._classes)
 
     @property
     def _least_bytes(self) -> int:
@@ -349,7 +364,7 @@ class StepPlans:
             middle = (first + last) // 2
             if middle in (first, last):
                 break
-            choice = self._plans.legal(np.where(position < differences[middle], *masks))
+            choice = self._plans.legal.saving(np.where(position < differences[middle], *masks))
             keeps = self._saved_bytes(choice) <= limit_bytes and not self._ranking.seems_worse(choice, within.choice)
             keeps = keeps and self._plan(choice, "mixture").peak_bytes <= limit_bytes
             first, last = (first, middle) if keeps else (middle, last)

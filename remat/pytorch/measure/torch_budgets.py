@@ -12,7 +12,8 @@ from torch import fx
 from remat.answer.choice import Choice
 from remat.answer.plan import Plan
 from remat.facts.graph import Graph, checked_graph
-from remat.improve.refine.states import Space
+from remat.improve.legal_choices import LegalChoices
+from remat.problem.constraints import base_problem
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.read.capture import device_facts, visit_joint_graphs
 from remat.pytorch.read.extract import extract
@@ -82,10 +83,9 @@ def torchs_plans_of(
 
 def legal_plans(graph: Graph, plans: Mapping[float, Plan]) -> dict[float, Plan]:
     """Adds to PyTorch's plans, by budget, the saved values that make them legal; legal plans stay as they are."""
-    space = Space(graph)
-    return {
-        budget: space.state(Choice.from_plan(graph, plan).saved).choice.plan(graph) for budget, plan in plans.items()
-    }
+    problem = base_problem(graph)
+    legal = LegalChoices(problem)
+    return {budget: legal.saving(Choice.from_plan(problem, plan).saved).plan(problem) for budget, plan in plans.items()}
 
 
 def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> list[fx.Node]:

@@ -1,0 +1,85 @@
+"""A frontier of steps: within each limit a plan that keeps it, and none slower than what PyTorch gives in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from examples import cosines
+
+import remat
+from costmodels import MemoryBudget
+from remat import Corpus, Graph, InvalidOption
+from remat.improve.one_liners import one_liners
+from remat.predict.time import modelled_time
+
+GRAPH = Corpus.open().graph("small-dropout-mlp")
+
+
+@pytest.fixture(scope="module")
+def curve() -> remat.StepFrontier:
+    return remat.step_frontier(GRAPH, 6, device="h100")
+
+
+def test_points_have_the_peaks_and_times_that_are_predicted_for_their_plans(curve: remat.StepFrontier) -> None:
+    for point in curve.points:
+        assert point.peak_bytes == remat.timeline(GRAPH, point.plan, device="h100").peak_bytes
+        kernels = remat.predict_traffic(GRAPH, point.plan, device="h100").kernels
+        assert point.step_ns == pytest.approx(modelled_time(GRAPH, kernels, "h100").ns)
+
+
+def test_steps_get_faster_as_peaks_rise(curve: remat.StepFrontier) -> None:
+    peaks, times = zip(*((point.peak_bytes, point.step_ns) for point in curve.points), strict=True)
+    assert [*peaks] == sorted(set(peaks))
+    assert [*times] == sorted(set(times), reverse=True)
+
+
+def test_within_a_limit_no_plan_of_choose_is_faster(curve: remat.StepFrontier) -> None:
+    limits = [int(share * curve.points[-1].peak_bytes) for share in (0.95, 1)]
+    curve = remat.step_frontier(GRAPH, limits, device="h100")
+    for limit in limits:
+        alone = remat.choose(GRAPH, MemoryBudget(limit, of="peak", estimator="roofline:device=h100"))
+        assert curve.at(limit).step_ns <= alone.step.ns
+        assert curve.at(limit).peak_bytes <= limit
+
+
+def test_what_pytorch_gives_in_one_line_is_there_once_and_beaten_where_a_limit_allows_it(
+    curve: remat.StepFrontier,
+) -> None:
+    distinct = {saved.tobytes(): name for name, saved in reversed([*one_liners(GRAPH)])}
+    assert sorted(point.source for point in curve.one_liners) == sorted(distinct.values())
+    theirs = remat.step_frontier(GRAPH, [point.peak_bytes for point in curve.one_liners], device="h100")
+    for rival in curve.one_liners:
+        assert theirs.at(rival.peak_bytes).step_ns <= rival.step_ns * 1.001
+
+
+def test_a_limit_between_two_points_gets_the_point_below_it(curve: remat.StepFrontier) -> None:
+    first, second = curve.points[:2]
+    assert curve.at(second.peak_bytes - 1) is first
+    assert curve.at("1GB") is curve.points[-1]
+    with pytest.raises(InvalidOption, match=rf"must be at least {first.peak_bytes}, the smallest peak found, got 1024"):
+        curve.at(1024)
+
+
+def test_the_picture_and_the_table_have_all_points(curve: remat.StepFrontier, tmp_path: Path) -> None:
+    assert len(curve.as_frame()) == len(curve.points) + len(curve.one_liners)
+    (axes,) = curve.plot(tmp_path / "steps.png").axes
+    assert (tmp_path / "steps.png").stat().st_size > 1000
+    shown = np.concatenate([line.get_xydata() for line in axes.lines])
+    assert sorted(map(tuple, shown)) == sorted((p.peak_bytes, p.step_ns) for p in (*curve.points, *curve.one_liners))
+
+
+@pytest.mark.parametrize(
+    ("graph", "budgets", "told"),
+    [(cosines(), 4, "graph must record its calls"), (GRAPH, "8GB", "budgets must be a number of budgets, or a list")],
+)
+def test_bad_input_is_refused_with_one_clear_error(graph: Graph, budgets: object, told: str) -> None:
+    with pytest.raises(InvalidOption, match=told):
+        remat.step_frontier(graph, budgets)  # type: ignore[arg-type]
+
+
+def test_old_names_say_what_to_use_instead() -> None:
+    for name in ("refine", "traffic_frontier"):
+        with pytest.raises(AttributeError, match=r"remat\.(choose|step_frontier)"):
+            getattr(remat, name)
