@@ -67,7 +67,6 @@ COMMANDS = {
     "timeline": ["inspect", "timeline", "{graph}"],
     "traffic": ["inspect", "traffic", "{graph}"],
     "traffic, unfused": ["inspect", "traffic", "{graph}", "--no-fused"],
-    "refine": ["refine", "{graph}"],
     "solvers": ["plugins", "solvers"],
     "costmodels": ["plugins", "costmodels"],
     "estimators": ["plugins", "estimators"],

@@ -9,8 +9,7 @@ Arithmetic is counted in the written code: each line that computes a number, for
 a second (the data sheet's rate in double precision, without fused multiply-add); it is an upper bound, as lines that
 only convert count, too.
 
-"No checkpoint" saves what autograd saves; "refined" is `remat.refine` for a minute; "memory-budget" without a share
-keeps half of what PyTorch's default plan saves. "Factors": products over objectives are multiplications of their parts,
+"No checkpoint" saves what autograd saves; "memory-budget" without a share keeps half of what PyTorch's default plan saves. "Factors": products over objectives are multiplications of their parts,
 and least values are read with `amin`. "Limits off": TorchInductor's limits on the length of an expression are raised.
 Timed steps take turns: on a GPU with the sizes above, where norms of gradients are compared; on this CPU with 32
 samples, 4 restarts and 32 cells, where gradients are.
@@ -56,7 +55,7 @@ SIZES = Sizes(samples=512, restarts=16, q=8, objectives=4, cells=36)
 SMALL = Sizes(samples=32, restarts=4, q=8, objectives=4, cells=32)
 OPERATIONS_PER_S = 4.85e12
 LIMITS = {"realize_reads_threshold": 100, "realize_opcount_threshold": 1000, "realize_acc_reads_threshold": 1000}
-NONE, DEFAULT, OURS, REFINED = "no checkpoint", "PyTorch's default", "step-time", "step-time, refined"
+NONE, DEFAULT, OURS = "no checkpoint", "PyTorch's default", "step-time"
 EAGER = "eager"
 COST_MODELS: dict[str, remat.CostModel] = {
     "byte-traffic": ByteTraffic(),
@@ -66,8 +65,8 @@ COST_MODELS: dict[str, remat.CostModel] = {
     "memory-budget, 0.25 of the peak": MemoryBudget(0.25, of="peak", estimator=f"roofline:device={GPU}"),
 }
 PLANS = {
-    "botorch": (NONE, DEFAULT, "byte-traffic", "byte-traffic, aggressive", OURS, REFINED, "memory-budget"),
-    "factors": (NONE, DEFAULT, OURS, REFINED, "memory-budget, 0.25 of the peak"),
+    "botorch": (NONE, DEFAULT, "byte-traffic", "byte-traffic, aggressive", OURS, "memory-budget"),
+    "factors": (NONE, DEFAULT, OURS, "memory-budget, 0.25 of the peak"),
     "factors, limits off": (NONE, DEFAULT, OURS),
 }
 
@@ -77,17 +76,12 @@ def without_checkpoint(graph: remat.Graph) -> remat.Plan:
     return remat.Choice.from_saved(graph, graph.owners(no_recompute_saved(graph))).plan(graph)
 
 
-def refined(graph: remat.Graph) -> remat.Plan:
-    """Improves our plan by local moves."""
-    return remat.refine(graph, plan_of(graph, COST_MODELS[OURS]), device=GPU, time_limit_s=60).plan
-
-
 def counted(case: str) -> Iterator[Row]:
     """Has TorchInductor write one step for the GPU, from tensors without contents."""
     function, _, name = case.partition(": ")
     graph = remat.capture(fake(traced(SIZES, function != "botorch"), ())[0])
     graph = replace(graph, meta={**graph.meta, "device": "cuda", "gpu": sheet_of(GPU).name})
-    given = {NONE: without_checkpoint, DEFAULT: default_plan, REFINED: refined}
+    given = {NONE: without_checkpoint, DEFAULT: default_plan}
     plan = given[name](graph) if name in given else plan_of(graph, COST_MODELS[name])
     assert plan is not None
     device = find_device(GPU)

@@ -49,12 +49,6 @@ FALLBACK_SOLVERS = ("scipy", FALLBACK_SOLVER)
 TIED_SOLVERS = ("cpsat", "pulp")
 """The solvers that take tied values and a time limit; the first one that is installed is the default for them."""
 
-CLASSIC_CUTS = {
-    "classic cut": "byte-traffic:mode=conservative",
-    "classic cut, aggressive": "byte-traffic:mode=aggressive",
-}
-"""Cost models whose optimum is a good plan to start a search from, by the name of that start in reports."""
-
 _GROUPS: dict[type[Solver] | type[CostModel] | type[Estimator], str] = {
     Solver: "remat.solvers",
     CostModel: "remat.costmodels",

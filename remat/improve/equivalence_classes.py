@@ -53,7 +53,7 @@ def equivalence_classes(graph: Graph, rounds: int) -> IntArray:
     >>> equivalence_classes(g.build(), 0).tolist(), equivalence_classes(g.build(), 1).tolist()
     ([0, 0, 1, 1, 2, 3], [0, 1, 2, 2, 3, 4])
     """
-    operands, readers = graph.operands, readers_of(graph)
+    operands, readers = graph.operands, operands_of(len(graph), graph.consumers, graph.producers)
     colour = [_digest(text) for text in _local_colours(graph)]
     for _ in range(rounds):
         colour = [
@@ -62,11 +62,6 @@ def equivalence_classes(graph: Graph, rounds: int) -> IntArray:
         ]
     number: dict[bytes, int] = {}
     return np.array([number.setdefault(c, len(number)) for c in colour], np.int64)
-
-
-def readers_of(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Lists for each value the positions of the values that read it."""
-    return operands_of(len(graph), graph.consumers, graph.producers)
 
 
 def _digest(text: str) -> bytes:

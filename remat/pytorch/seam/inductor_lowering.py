@@ -48,13 +48,6 @@ def _interpret(graph_module: fx.GraphModule, example_inputs: Sequence[Any], **op
     return run
 
 
-def compile_pass(graph_module: fx.GraphModule, *, backward: bool) -> Callable[..., Any]:
-    """Compiles a forward or a backward graph with Inductor, into a function of one list of inputs."""
-    compiler = internals("torch._inductor.compile_fx")
-    with kernel_order():
-        return compiler.compile_fx_inner(graph_module, _inputs(graph_module), is_backward=backward)
-
-
 def mode_options(mode: str) -> dict[str, Any]:
     return internals("torch._inductor").list_mode_options(mode)
 
