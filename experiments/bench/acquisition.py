@@ -9,8 +9,9 @@ Arithmetic is counted in the written code: each line that computes a number, for
 a second (the data sheet's rate in double precision, without fused multiply-add); it is an upper bound, as lines that
 only convert count, too.
 
-"No checkpoint" saves what autograd saves; "memory-budget" without a share keeps half of what PyTorch's default plan saves. "Factors": products over objectives are multiplications of their parts,
-and least values are read with `amin`. "Limits off": TorchInductor's limits on the length of an expression are raised.
+"No checkpoint" saves what autograd saves; "memory-budget" without a share keeps half of what PyTorch's default plan
+saves. "Factors": products over objectives are multiplications of their parts, and least values are read with `amin`.
+"Limits off": TorchInductor's limits on the length of an expression are raised.
 Timed steps take turns: on a GPU with the sizes above, where norms of gradients are compared; on this CPU with 32
 samples, 4 restarts and 32 cells, where gradients are.
 """

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import remat
+from remat.answer.registry import DEFAULT_BUDGET_MODEL
 from remat.cli import corpus_commands, inspect_commands
 from remat.cli.capture_command import capture
 from remat.cli.compare_command import compare
@@ -61,7 +62,7 @@ _CODES = {UnknownName: 2, InvalidOption: 2, Infeasible: 3, LimitReached: 4}
 _MOVED = {
     "pose": "solve GRAPH --problem FILE",
     "traffic-frontier": "frontier GRAPH --against step",
-    "refine": "solve GRAPH -m memory-budget -O of=peak -O budget=SIZE",
+    "refine": f"solve GRAPH -m {DEFAULT_BUDGET_MODEL} -O of=peak -O budget=SIZE",
     "report": "frontier GRAPH... --html FILE",
     "largest-batch": "forecast MODULE:FACTORY --memory SIZE --largest-batch",
     "show": "inspect picture GRAPH -o FILE",

@@ -147,7 +147,7 @@ def step_frontier(
     check_progress(progress)
     check_time_limit(time_limit_s)
     model: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
-    cost_model = model(of="peak") if device is None else model(of="peak", estimator=f"roofline:device={device}")
+    cost_model = model(of="peak") if device is None else model(of="peak").on_device(device)
     predictor = predictor_for(checked_graph(graph), cost_model)
     if predictor is None:
         raise InvalidOption("graph must record its calls, as a graph of remat.capture does: capture the model again")
