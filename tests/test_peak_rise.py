@@ -1,9 +1,7 @@
-"""Whoever asks for less saved memory and gets a higher peak is told, with a budget that has no higher peak."""
+"""Whoever asks for less saved memory and gets a higher peak is told."""
 
-import re
 import warnings
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -12,38 +10,27 @@ from depth import deep_except
 
 import remat
 from costmodels import MemoryBudget
-from remat import Corpus, Graph, Problem, Solution, TerminationReason
+from remat import Corpus, Graph
 from remat.improve.byte_budgets import default_plan
-from remat.plugin import ClaimedBound, Termination
-from remat.proof.budget import least_bytes
-from solvers import Lagrangian
 from tests.test_whole_run import WIDTH, Model
 
 RISES = "small-dropout-mlp"
 FALLS = "small-evonorm"
 
 
-def peak_of_budget(graph: Graph, budget: float | int, **host: Any) -> tuple[int, list[str]]:
+def peak_of_budget(graph: Graph, budget: float, **host: Any) -> tuple[int, list[str]]:
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         plan = remat.choose(graph, MemoryBudget(budget, **host)).plan
     return remat.timeline(graph, plan).peak_bytes, [str(warning.message) for warning in heard]
 
 
-def check_warnings(name: str, share: float, alone: str = "", **host: Any) -> None:
-    """Checks that a warning comes just where the peak is higher, and the budget that it names."""
+def check_warnings(name: str, share: float, **host: Any) -> None:
+    """Checks that a warning comes just where the peak is higher."""
     graph = Corpus.open().graph(name)
-    plan = default_plan(graph)
-    default = remat.timeline(graph, plan).peak_bytes
+    default = remat.timeline(graph, default_plan(graph)).peak_bytes
     peak, told = peak_of_budget(graph, share, **host)
     assert bool(told) == (peak > default)
-    without = {key: given for key, given in host.items() if key == "estimator"}
-    for message in told:
-        found = re.search(rf"The smallest budget{alone} found that does not is (\d+) bytes", message)
-        if found is None:
-            assert f"No budget{alone} was found that does not" in message
-            continue
-        assert peak_of_budget(graph, int(found[1]), **without)[0] <= default
 
 
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.1])
@@ -55,27 +42,7 @@ def test_a_budget_warns_just_where_its_peak_is_above_that_of_the_default(name: s
 @pytest.mark.parametrize("share", [0.5, 0.0])
 @pytest.mark.parametrize("name", deep_except([RISES, FALLS], [RISES, FALLS, "small-gpt-fused-attention"]))
 def test_a_budget_with_a_host_warns_where_its_peak_is_higher(name: str, share: float) -> None:
-    check_warnings(name, share, " without a host", estimator="roofline:device=h100", offload=True)
-
-
-@dataclass(frozen=True)
-class SavesNothing(Lagrangian):
-    """Of all plans within a budget it returns the one that saves least."""
-
-    name: ClassVar[str] = "saves-nothing"
-
-    def _solve(self, problem: Problem, *, time_limit_s: float | None) -> Solution:
-        choice = least_bytes(problem).choice
-        claim = Termination(TerminationReason.FEASIBLE, 0, "time")
-        return Solution(choice.plan(problem), choice.cost(problem), claim, ClaimedBound("nobody"), self.name)
-
-
-def test_the_budget_that_is_named_is_one_of_the_solvers_own_plan() -> None:
-    """A plan of the frontier for that budget has no higher peak; the one that this solver returns has."""
-    with pytest.warns(UserWarning, match="No budget was found that does not"):
-        remat.choose(Corpus.open().graph("vgg16"), MemoryBudget(0.1), SavesNothing())
-    with pytest.warns(UserWarning, match=r"The smallest budget found that does not is \d+ bytes"):
-        remat.choose(Corpus.open().graph("vgg16"), MemoryBudget(0.1))
+    check_warnings(name, share, estimator="roofline:device=h100", offload=True)
 
 
 def test_both_happen() -> None:

@@ -77,7 +77,7 @@ def choose(
     solution = search(graph, problem, model, solver, time_limit_s=time_limit_s, throw=throw, progress=progress)
     if model.saved_limits and not model.peak_limits and solution.plan is not None:
         part = Subproblem(graph, problem, 1 if problem.rows else model.calls_in_flight)
-        rise = peak_rise([part], [Choice.from_plan(problem, solution.plan)], solver)
+        rise = peak_rise([part], [Choice.from_plan(problem, solution.plan)])
         if rise is not None:
             warnings.warn(rise, stacklevel=2)
     return solution

@@ -398,7 +398,7 @@ class SharedBudget:
         if self._has_warned_about_peak or self.cost_model.limits_peak:
             return
         choices = [Choice.from_plan(part.problem, plan) for part, plan in zip(parts, plans, strict=True)]
-        rise = peak_rise(parts, choices, self._solver)
+        rise = peak_rise(parts, choices)
         if rise is not None:
             self._has_warned_about_peak = True
             ranks.warn(rise)
