@@ -30,10 +30,9 @@ from experiments.report.charts import beside_one_liners, chart
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat import Graph
-from remat.improve.one_liners import one_liners
 from remat.improve.pareto_front import pareto_front
+from remat.improve.step_frontier import one_liner_points
 from remat.improve.step_predictor import StepPredictor
-from remat.predict.buffers.orders import with_torchs_order
 from remat.predict.time.known_devices import find_device
 
 STEPS = {
@@ -58,22 +57,18 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
     """Compares the plans of one step: a row for each of PyTorch's plans that no other one of them beats."""
     device, graph = STEPS[name], captured(name)
     predictor = StepPredictor.of(graph, find_device(device), device)
-    rivals: dict[str, tuple[int, float]] = {}
-    compiled_by_torch = StepPredictor.of(with_torchs_order(graph), find_device(device), device)
-    for rival, saved in one_liners(predictor.graph):
-        rivals[rival] = (compiled_by_torch.peak(saved), predictor.ns(saved))
-    default_ns = next(iter(rivals.values()))[1]
-    front = pareto_front(rivals.items(), key=lambda rival: rival[1])
-    for rival, (peak_bytes, step_ns) in front:
+    rivals = one_liner_points(predictor)
+    default_ns = next(rival.step_ns for rival in rivals if rival.source == "PyTorch's default")
+    for rival in pareto_front(rivals, key=lambda rival: (rival.peak_bytes, rival.step_ns)):
         begin = time.process_time()
-        model = MemoryBudget(peak_bytes, of="peak", estimator=f"roofline:device={device}")
+        model = MemoryBudget(rival.peak_bytes, of="peak", estimator=f"roofline:device={device}")
         solution = remat.choose(graph, model, throw=False)
         seconds = time.process_time() - begin
         ours = None if solution.step is None else solution.step.ns
         yield {
-            "rival": rival,
-            "peak_bytes": peak_bytes,
-            "rival_overhead": step_ns / default_ns - 1,
+            "rival": rival.source,
+            "peak_bytes": rival.peak_bytes,
+            "rival_overhead": rival.step_ns / default_ns - 1,
             "our_overhead": None if ours is None else ours / default_ns - 1,
             "our_peak_bytes": None
             if solution.plan is None
