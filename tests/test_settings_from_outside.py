@@ -53,6 +53,27 @@ def test_options_and_environment_say_what_to_choose_by(monkeypatch: pytest.Monke
     assert (replayed.plan, replayed.chosen.by) == (fifth.plan, "replayed")
 
 
+@pytest.mark.parametrize("way", ["remat.compile", "backend", "environment"])
+def test_a_search_ends_at_a_time_limit_with_the_best_so_far(
+    way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first plan is predicted however long it takes; without a limit there are more."""
+    caplog.set_level("DEBUG", "remat.improve.step_search")
+    budget = MemoryBudget(0.9, of="peak")
+    if way == "environment":
+        monkeypatch.setenv("REMAT_TIME_LIMIT_S", "1e-9")
+    tried: list[int] = []
+    for limit in (1e-9, 3600):
+        caplog.clear()
+        if way == "remat.compile":
+            report(cost_model=budget, time_limit_s=limit)
+        else:
+            options = {} if way == "environment" and limit < 1 else {"remat.time_limit_s": limit}
+            planned(options={"remat.cost_model": budget, **options})
+        tried.append(sum(record.name == "remat.improve.step_search" for record in caplog.records))
+    assert tried[0] == 1 < tried[1]
+
+
 GRAPH_MODULE = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
 
 
@@ -104,6 +125,8 @@ def test_either_word_about_errors_in_a_call_comes_before_the_environment(
         ("REMAT_COST_MODEL", "memory-budget:budget=lots", "budget .* got 'lots'"),
         ("REMAT_SOLVER", "ortols", "no solver is named 'ortols'; did you mean 'ortools'"),
         ("REMAT_ON_ERROR", "ignore", "on_error must be one of raise, fallback, got 'ignore'"),
+        ("REMAT_TIME_LIMIT_S", "soon", "time_limit_s must be a positive number of seconds, got 'soon'"),
+        ("REMAT_TIME_LIMIT_S", "0", "time_limit_s must be a positive number of seconds, got 0.0"),
         ("REMAT_PLAN", f"plan.json{os.pathsep}", f"a file must be named before and after each '{os.pathsep}', got"),
         ("REMAT_PLAN", "no-such-plan.json", "No such file or directory: 'no-such-plan.json'"),
     ],

@@ -10,7 +10,13 @@ from typing import Any
 
 from remat.answer.choice import Choice
 from remat.answer.option_text import option_text
-from remat.answer.registry import DEFAULT_COST_MODEL, QUICK_BUDGET_SOLVER, find_costmodel, find_solver
+from remat.answer.registry import (
+    DEFAULT_BUDGET_SOLVER,
+    DEFAULT_COST_MODEL,
+    QUICK_BUDGET_SOLVER,
+    find_costmodel,
+    find_solver,
+)
 from remat.answer.solution import Solution, StepEstimate, Termination, TerminationReason
 from remat.answer.solver import Solver, check_time_limit
 from remat.errors import UnsupportedProblem
@@ -133,7 +139,10 @@ def search(
     device: Any = cost_model.offload_device
     if device is not None and hides_copies:
         clock = StepClock.of(graph, device)
-        return fit_offload(problem, clock, quick, time_limit_s=time_limit_s, throw=throw)
+        limit_s = limit_for(quick, None) if time_limit_s is None else time_limit_s
+        return fit_offload(problem, clock, quick, time_limit_s=limit_s, throw=throw)
+    if problem.budgets and time_limit_s is None:
+        time_limit_s = limit_for(find_solver(DEFAULT_BUDGET_SOLVER if solver is None else solver), None)
     solution = solve(problem, solver, time_limit_s=time_limit_s, throw=throw)
     if problem.budget_bytes is None or problem.offload is not None or solution.plan is None:
         return solution

@@ -67,14 +67,15 @@ def ending_within(time_limit_s: float | None) -> Generator[None]:
 
 
 def limit_for(solver: Solver, time_limit_s: float | None) -> float | None:
-    """Returns the seconds that a solver may take: the limit, or less if `ending_within` leaves less.
+    """Returns the seconds that a solver may take: the limit, or what `ending_within` leaves, if that is less.
 
-    None if there is no limit, or if the solver takes none.
+    None if neither limits the time, or if the solver takes no limit.
     """
-    deadline_s = _deadline_s.get()
-    if time_limit_s is None or Feature.TIME_LIMIT not in solver.features:
+    if Feature.TIME_LIMIT not in solver.features:
         return None
-    return time_limit_s if deadline_s is None else min(time_limit_s, max(deadline_s - time.monotonic(), 1e-3))
+    deadline_s = _deadline_s.get()
+    left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 1e-3)
+    return min((limit for limit in (time_limit_s, left_s) if limit is not None), default=None)
 
 
 def ended_early() -> Termination:

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from remat.errors import InvalidOption
 from remat.improve.peak_search import measuring_with
+from remat.improve.progress import ending_within
 from remat.pytorch.run.calls import counting_call, sharing_budget, with_counted_calls
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.run.shared_budget import SharedBudget
@@ -80,7 +81,7 @@ def compile_within(
             return run(*args, **kwargs)
         if torch.is_grad_enabled() and not in_backward():
             try:
-                with measuring_with(partitioner.check):
+                with measuring_with(partitioner.check), ending_within(partitioner.time_limit_s):
                     budget.begin_step()
             except Exception as error:
                 if partitioner.on_error == "raise":

@@ -13,7 +13,7 @@ from torch import fx
 
 from remat.answer.plan import Plan
 from remat.answer.registry import find_costmodel, find_solver
-from remat.answer.solver import Solver
+from remat.answer.solver import Solver, check_time_limit
 from remat.errors import InvalidOption, RematError
 from remat.facts.argument_checks import checked_flag
 from remat.problem.costmodel import CostModel
@@ -48,6 +48,7 @@ def compile(
     plan: Plans | None = None,
     recompute_parameter_copies: bool = False,
     on_error: OnError | None = None,
+    time_limit_s: float | None = None,
     copy_stream: bool = False,
     codegen: bool = True,
     **torch_compile_kwargs: Any,
@@ -72,6 +73,9 @@ def compile(
             `remat.recompute_parameter_copies`).
         on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
             no plan that passes the checks.
+        time_limit_s: wall time in seconds for the search for each plan within a budget, which then ends with its best
+            plan so far. The check of that plan takes additional time. A search for a model of thousands of values takes
+            minutes without a limit.
         copy_stream: if True, offloaded values are copied in a stream of their own, while kernels run: they stay on the
             device a little longer, and come back a little earlier. Plans within a budget are then chosen for copies
             that kernels hide. If False, kernels wait for each copy.
@@ -96,6 +100,7 @@ def compile(
         asked = _from_environment()
         cost_model, solver, plan = asked.get("cost_model"), asked.get("solver"), asked.get("plan")
         on_error = asked.get("on_error")
+        time_limit_s = asked.get("time_limit_s") if time_limit_s is None else time_limit_s
     if "backend" in torch_compile_kwargs or "custom_partitioner_fn" in (torch_compile_kwargs.get("options") or {}):
         raise InvalidOption("remat.compile sets backend= and custom_partitioner_fn itself: leave them out")
     shared = cost_model if isinstance(cost_model, SharedBudget) else None
@@ -106,6 +111,7 @@ def compile(
         plan=plan,
         recompute_parameter_copies=recompute_parameter_copies,
         on_error="raise" if on_error is None else on_error,
+        time_limit_s=time_limit_s,
         copy_stream=copy_stream,
         codegen=codegen,
     )
@@ -162,16 +168,16 @@ def backend(
 
     Use it where you cannot call `remat.compile`. Give a cost model as
     `options={"remat.cost_model": "memory-budget:budget=8GB"}`, or in the environment variable REMAT_COST_MODEL. There
-    are also REMAT_SOLVER, REMAT_ON_ERROR, and REMAT_PLAN: a file, or several with ":" between them (";" on Windows).
-    Without any of these, plans are chosen as by `remat.compile(model)`. A budget holds for each graph, not for the
-    whole run.
+    are also REMAT_SOLVER, REMAT_ON_ERROR, REMAT_TIME_LIMIT_S, and REMAT_PLAN: a file, or several with ":" between them
+    (";" on Windows). Without any of these, plans are chosen as by `remat.compile(model)`. A budget holds for each
+    graph, not for the whole run.
 
     Args:
         graph_module: Dynamo's forward graph.
         example_inputs: the inputs of that graph.
         mode: as for `torch.compile` with its default backend.
         options: as for `torch.compile`; and, of `remat.compile`, `remat.cost_model`, `remat.solver`, `remat.on_error`,
-            and `remat.plan`, plans or files. They come before what the environment says.
+            `remat.time_limit_s`, and `remat.plan`, plans or files. They come before what the environment says.
 
     Raises:
         InvalidOption: there is no such option, or it has no such value.
@@ -188,11 +194,21 @@ def _plans_in(text: str) -> tuple[Plan, ...]:
     return plans_of(files)
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise InvalidOption(f"time_limit_s must be a positive number of seconds, got {text!r}") from None
+    check_time_limit(seconds)
+    return seconds
+
+
 # What the backend takes as "remat.cost_model" and so on, and what reads REMAT_COST_MODEL in the environment.
 _OPTIONS: dict[str, Callable[[str], Any]] = {
     "cost_model": find_costmodel,
     "solver": find_solver,
     "on_error": checked_on_error,
+    "time_limit_s": _seconds,
     "plan": _plans_in,
 }
 

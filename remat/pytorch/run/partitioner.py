@@ -17,13 +17,14 @@ from remat.answer import registry
 from remat.answer.handover import handed_over
 from remat.answer.option_text import label
 from remat.answer.plan import Plan
-from remat.answer.solver import Solver
+from remat.answer.solver import Solver, check_time_limit
 from remat.errors import Infeasible, InvalidOption, InvalidPlan, LimitReached, RematError
 from remat.facts.annotations import recompute_parameter_copies
 from remat.facts.argument_checks import checked_flag
 from remat.facts.bans import cannot_be
 from remat.facts.graph import Graph
 from remat.improve.peak_search import measuring_with
+from remat.improve.progress import ending_within
 from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
@@ -68,6 +69,7 @@ class Partitioner(CustomPartitionerFn):
         recompute_parameter_copies: whether no copy of a parameter is saved (see `remat.recompute_parameter_copies`).
         on_error: what to do if there is no plan that passes the checks: "raise", or "fallback" to PyTorch's own
             partitioner, with a warning.
+        time_limit_s: wall time in seconds for the search for each plan; None sets no limit.
         follows_torch: whether a memory budget of PyTorch replaces the cost model.
         copy_stream: whether offloaded values are copied in a separate stream (see `remat.compile`).
         noted: modules and marks of the nodes of Dynamo's graph, on which a plan may depend, but torch's key does not.
@@ -80,6 +82,7 @@ class Partitioner(CustomPartitionerFn):
     plans: tuple[Plan, ...] = ()
     recompute_parameter_copies: bool = False
     on_error: OnError = "raise"
+    time_limit_s: float | None = None
     follows_torch: bool = False
     copy_stream: bool = False
     noted: tuple[object, ...] = ()
@@ -88,6 +91,7 @@ class Partitioner(CustomPartitionerFn):
 
     def __post_init__(self) -> None:
         checked_on_error(self.on_error)
+        check_time_limit(self.time_limit_s)
         checked_flag("recompute_parameter_copies", self.recompute_parameter_copies)
         checked_flag("copy_stream", self.copy_stream)
 
@@ -100,6 +104,7 @@ class Partitioner(CustomPartitionerFn):
         plan: Plans | None = None,
         recompute_parameter_copies: bool = False,
         on_error: OnError = "raise",
+        time_limit_s: float | None = None,
         copy_stream: bool = False,
         codegen: bool = True,
     ) -> Partitioner:
@@ -113,6 +118,7 @@ class Partitioner(CustomPartitionerFn):
             plans,
             recompute_parameter_copies,
             on_error,
+            time_limit_s,
             follows_torch=cost_model is None,
             copy_stream=copy_stream,
             check=PeakCheck(codegen=codegen),
@@ -239,7 +245,7 @@ class Partitioner(CustomPartitionerFn):
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
             try:
-                with measuring_with(self.check):
+                with measuring_with(self.check), ending_within(self.time_limit_s):
                     chosen = ChosenPlan(plan_for(graph, self.plans), "replayed") if self.plans else request.plan(graph)
                 chosen = self.check.with_check(graph, chosen)
                 check_plan(base_problem(graph, offload=True), chosen.plan)
@@ -274,6 +280,7 @@ class Partitioner(CustomPartitionerFn):
         settings = (
             self.recompute_parameter_copies,
             self.on_error,
+            self.time_limit_s,
             self.follows_torch,
             self.copy_stream,
             self.check.codegen,
