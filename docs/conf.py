@@ -42,7 +42,7 @@ nitpick_ignore_regex = [
     ("py:class", r".*\b(LazyField|Deferred|Arcs|MaxFlow)"),
     (
         "py:class",
-        r".*\b(_\w+|Rule|Edge|Start|State|Objective|PlannedGraph|PeakCheck|CompiledGraph|HeldMemory|Boundary|Log|StorageFacts|Order|PlanRequest|descent\.Step|plan_log\.CompiledStep)",
+        r".*\b(_\w+|Rule|Edge|PlannedGraph|PeakCheck|CompiledGraph|HeldMemory|Boundary|Log|StorageFacts|Order|PlanRequest|plan_log\.CompiledStep)",
     ),
 ]
 suppress_warnings = ["ref.python"]  # a name in backticks that several classes have, such as `bytes`

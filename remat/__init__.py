@@ -101,10 +101,12 @@ _MOVED = {
 }
 
 # Names that are gone -> what to use instead.
+_REFINE = ': remat.choose with MemoryBudget(limit, of="peak") finds a fast step within the peak of a plan'
+_TRAFFIC = ": remat.step_frontier trades peaks against step times"
 _GONE = {
     "selective_policy": ": remat.choose_regions chooses what eager PyTorch saves",
-    "refine": ': remat.choose with MemoryBudget(limit, of="peak") finds a fast step within the peak of a plan',
-    "traffic_frontier": ": remat.step_frontier trades peaks against step times",
+    **dict.fromkeys(("refine", "Refined"), _REFINE),
+    **dict.fromkeys(("traffic_frontier", "TrafficFrontier"), _TRAFFIC),
 }
 
 

@@ -23,6 +23,7 @@ from remat.words import pip_install
 try:
     from matplotlib import rc_context
     from matplotlib.artist import Artist
+    from matplotlib.backend_bases import FigureCanvasBase
     from matplotlib.figure import Figure
 except ImportError as error:
     raise NotInstalled(f"pictures need matplotlib: {pip_install('plot')}") from error
@@ -63,12 +64,23 @@ def write(figure: Figure, path: str | Path | None) -> None:
     Raises:
         InvalidOption: `path` is no path, or matplotlib has no such format.
     """
-    if path is None:
-        return
-    path, formats = checked_path(path), figure.canvas.get_supported_filetypes()
+    if path is not None:
+        path = checked_picture(path)
+        write_file(path, encode(figure, path.suffix[1:].lower()))
+
+
+def checked_picture(path: str | Path) -> Path:
+    """Returns the path of a picture, in an existing folder and with a suffix that matplotlib knows.
+
+    Raises:
+        InvalidOption: `path` is no such path.
+    """
+    path, formats = checked_path(path), FigureCanvasBase.filetypes
     if path.suffix.removeprefix(".").lower() not in formats:
         raise InvalidOption(f"{path}: the suffix must be one of {', '.join(sorted(formats))}, got {path.suffix!r}")
-    write_file(path, encode(figure, path.suffix[1:].lower()))
+    if not path.parent.is_dir():
+        raise InvalidOption(f"{path} must be in a folder that exists, got {path.parent}: make it first")
+    return path
 
 
 def encode(figure: Figure, kind: str) -> bytes:

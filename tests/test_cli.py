@@ -142,7 +142,7 @@ ONE_MEMORY = "--largest-batch needs --memory, such as --memory 80GB, and at most
         (["capture", 10_000 * "x", "-o", "g.json"], "xxx... (10,002 characters)"),
         (
             ["frontier", "PAPER", "--against", "step", "-s", "cpsat", "-e", "flops"],
-            "--estimator, --solver has no meaning against step",
+            "--estimator, --solver have no meaning against step",
         ),
         (["frontier", "PAPER", "--device", "h100"], "--device has no meaning against time"),
         (["frontier", "PAPER", "--html", "page.html", "--device", "h100"], "--device has no meaning for a page"),

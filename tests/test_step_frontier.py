@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from depth import deep_except
 from examples import cosines
 
 import remat
 from costmodels import MemoryBudget
-from remat import Corpus, Graph, InvalidOption
+from remat import Corpus, Graph, InvalidOption, LimitReached
+from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.one_liners import one_liners
 from remat.predict.time import modelled_time
 
@@ -35,13 +37,32 @@ def test_steps_get_faster_as_peaks_rise(curve: remat.StepFrontier) -> None:
     assert [*times] == sorted(set(times), reverse=True)
 
 
-def test_within_a_limit_no_plan_of_choose_is_faster(curve: remat.StepFrontier) -> None:
-    limits = [int(share * curve.points[-1].peak_bytes) for share in (0.95, 1)]
-    curve = remat.step_frontier(GRAPH, limits, device="h100")
+@pytest.mark.parametrize(
+    "name", deep_except(["small-dropout-mlp"], ["small-dropout-mlp", "small-gpt-fused-attention", "small-resnet"])
+)
+def test_within_a_limit_no_plan_of_choose_is_faster_in_whatever_order_limits_are_named(name: str) -> None:
+    graph = Corpus.open().graph(name)
+    ends = remat.step_frontier(graph, 1, device="h100").points[0].peak_bytes, default_peak(graph)
+    limits = evenly_spaced(*ends, 4)
+    curves = [remat.step_frontier(graph, some, device="h100") for some in (limits, limits[::-1])]
+    assert curves[0].points == curves[1].points
     for limit in limits:
-        alone = remat.choose(GRAPH, MemoryBudget(limit, of="peak", estimator="roofline:device=h100"))
-        assert curve.at(limit).step_ns <= alone.step.ns
-        assert curve.at(limit).peak_bytes <= limit
+        alone = remat.choose(graph, MemoryBudget(limit, of="peak"), device="h100")
+        assert curves[0].at(limit).step_ns <= alone.step.ns
+        assert curves[0].at(limit).peak_bytes <= limit
+
+
+def default_peak(graph: Graph) -> int:
+    plan = default_plan(graph)
+    assert plan is not None
+    return remat.timeline(graph, plan, device="h100").peak_bytes
+
+
+def test_a_limit_that_no_plan_keeps_has_no_point(curve: remat.StepFrontier) -> None:
+    known = remat.step_frontier(GRAPH, [10, curve.points[-1].peak_bytes], device="h100")
+    assert len(known.points) == 1
+    with pytest.raises(LimitReached, match=r"at most 10 bytes; the smallest found is \d+; raise the limits"):
+        remat.step_frontier(GRAPH, [10], device="h100")
 
 
 def test_what_pytorch_gives_in_one_line_is_there_once_and_beaten_where_a_limit_allows_it(
@@ -66,13 +87,21 @@ def test_the_picture_and_the_table_have_all_points(curve: remat.StepFrontier, tm
     assert len(curve.as_frame()) == len(curve.points) + len(curve.one_liners)
     (axes,) = curve.plot(tmp_path / "steps.png").axes
     assert (tmp_path / "steps.png").stat().st_size > 1000
-    shown = np.concatenate([line.get_xydata() for line in axes.lines])
-    assert sorted(map(tuple, shown)) == sorted((p.peak_bytes, p.step_ns) for p in (*curve.points, *curve.one_liners))
+    shown = np.concatenate([line.get_xydata() for line in axes.lines]) * (2**20, 1e3)
+    points = [(point.peak_bytes, point.step_ns) for point in (*curve.points, *curve.one_liners)]
+    np.testing.assert_allclose(sorted(map(tuple, shown)), sorted(points))
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("peak of activations and gradients, MiB", "step time, µs")
 
 
 @pytest.mark.parametrize(
     ("graph", "budgets", "told"),
-    [(cosines(), 4, "graph must record its calls"), (GRAPH, "8GB", "budgets must be a number of budgets, or a list")],
+    [
+        (cosines(), 4, "graph must record its calls"),
+        (GRAPH, "8GB", "budgets must be a number of budgets, or a list"),
+        (GRAPH, ["8GB", "much"], r"budgets\[1\] must be"),
+        (GRAPH, [], r"budgets must name at least one limit, got \[\]"),
+        (GRAPH, 0, "budgets must name at least one limit, got 0"),
+    ],
 )
 def test_bad_input_is_refused_with_one_clear_error(graph: Graph, budgets: object, told: str) -> None:
     with pytest.raises(InvalidOption, match=told):
@@ -80,6 +109,6 @@ def test_bad_input_is_refused_with_one_clear_error(graph: Graph, budgets: object
 
 
 def test_old_names_say_what_to_use_instead() -> None:
-    for name in ("refine", "traffic_frontier"):
+    for name in ("refine", "Refined", "traffic_frontier", "TrafficFrontier"):
         with pytest.raises(AttributeError, match=r"remat\.(choose|step_frontier)"):
             getattr(remat, name)

@@ -13,7 +13,7 @@ import typer
 import remat
 from remat.answer.registry import DEFAULT_ESTIMATOR, QUICK_BUDGET_SOLVER
 from remat.cli.inputs import solver_of
-from remat.cli.options import DeviceName, GraphFiles, NewPictureIfNamed, TimeLimit, plugin_option
+from remat.cli.options import GraphFiles, NewPictureIfNamed, TimeLimit, plugin_option
 from remat.cli.output import Answer, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.improve.frontier import Frontier
@@ -25,7 +25,7 @@ from remat.words import human_bytes, human_price
 # Rows of the table, at most; --json prints all points.
 _TABLE = 40
 # The default of --budgets for a page, and against step time.
-_MANY, _STEPS = 16, 8
+_MANY, _STEPS = 16, 6
 
 
 class Against(StrEnum):
@@ -38,9 +38,10 @@ class Against(StrEnum):
 _ESTIMATOR = f"For time: see `remat plugins estimators`; {DEFAULT_ESTIMATOR} if left out."
 _SOLVER = f"For time: solver for the budgets; {QUICK_BUDGET_SOLVER} if left out."
 _OFFLOAD = "For time: values may wait in the host memory of this device, such as h100 (`remat device --list`)."
+_DEVICE = "For step: the device whose kernels are predicted: cpu; or a100, h100, ..., even if this machine has none."
 _HTML = "Page to write. GRAPH... may then also be a file with the output of `remat compare --json`, or a CSV file."
 _AGAINST = "What is traded: saved bytes against recompute time, or the peak against the time of the step."
-_BUDGETS = f"How many budgets to solve between the ends; if left out, 0, {_STEPS} for steps, or {_MANY} for a page."
+_BUDGETS = f"How many budgets to solve between the ends; 0 if left out, but {_MANY} for a page, and {_STEPS} for step."
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class OfTime:
 class OfStep:
     """Holds the options of a frontier against step time."""
 
-    device: DeviceName = None
+    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class OfPage:
     """Holds the options of a page."""
 
     html: Annotated[Path | None, typer.Option(help=_HTML)] = None
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "remat report"
+    title: Annotated[str | None, typer.Option(help="Heading of the page; `remat report` if left out.")] = None
 
 
 def frontier(
@@ -99,7 +100,8 @@ def frontier(
         if against is not Against.TIME or plans is not None or time.offload or output:
             raise typer.BadParameter("leave out --html, or --against step, --plans, --offload and --output")
         _refuse("for a page", step)
-        return _page(graphs, page.html, page.title, time, budgets, time_limit)
+        return _page(graphs, page.html, page.title or "remat report", time, budgets, time_limit)
+    _refuse("without --html", page)
     if len(graphs) > 1:
         raise typer.BadParameter("name only one GRAPH, or use --html FILE to write a page about several")
     if plans is not None and plans.exists():
@@ -123,10 +125,11 @@ def frontier(
     return document, (*lines, *written(output), *written(plans))
 
 
-def _refuse(where: str, options: OfTime | OfStep) -> None:
+def _refuse(where: str, options: OfTime | OfStep | OfPage) -> None:
     typed = [f"--{name}" for name, value in vars(options).items() if value is not None]
     if typed:
-        raise typer.BadParameter(f"{', '.join(typed)} has no meaning {where}: leave it out")
+        have, them = ("has", "it") if len(typed) == 1 else ("have", "them")
+        raise typer.BadParameter(f"{', '.join(typed)} {have} no meaning {where}: leave {them} out")
 
 
 def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | None) -> Frontier:

@@ -11,7 +11,17 @@ from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEF
 from remat.cli.inputs import graph_file, graph_files
 
 _GRAPH = "A graph file, or a name from `remat corpus list`."
-_PICTURE = typer.Option("--output", "-o", help="Picture to write: .svg, .png or .pdf.")
+
+
+def _picture(path: Path | None) -> Path | None:
+    if path is not None:  # checked before a search of minutes, not after it
+        from remat.pictures import checked_picture
+
+        checked_picture(path)
+    return path
+
+
+_PICTURE = typer.Option("--output", "-o", callback=_picture, help="Picture to write: .svg, .png or .pdf.")
 
 
 def plugin_option(*flags: str, help: str) -> Any:

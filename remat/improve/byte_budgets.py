@@ -40,7 +40,7 @@ def read_budgets(budgets: int | Iterable[int | str]) -> int | list[int]:
         InvalidOption: `budgets` is neither a list nor a number of budgets, or an entry of the list is no budget.
     """
     if isinstance(budgets, Iterable) and not isinstance(budgets, str):
-        return [checked_bytes("a budget", budget) for budget in budgets]
+        return [checked_bytes(f"budgets[{i}]", budget) for i, budget in enumerate(budgets)]
     if isinstance(budgets, str) or not is_whole(budgets) or budgets < 0:
         raise InvalidOption(f'budgets must be a number of budgets, or a list such as [1024, "8GB"], got {budgets!r}')
     return int(budgets)

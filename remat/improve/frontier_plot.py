@@ -1,4 +1,4 @@
-"""Draws the picture of a frontier: its plans, and the bound under them. It imports matplotlib."""
+"""Draws the pictures of frontiers: plans with the bound under them, or peaks against step times."""
 
 # matplotlib ships partial types: what its methods take and return is often unknown to pyright.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -10,14 +10,10 @@ from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
 from remat.errors import InvalidOption
-from remat.pictures import Picture, write
+from remat.pictures import Picture, axis_unit, write
 from remat.words import human_bytes, human_price
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
 _REFERENCE_STYLES = (("P", "#c8501e"), ("X", "#444444"))
@@ -27,6 +23,7 @@ _ONE_LINERS = {
     "activation_memory_budget": ("^", "#2e8b57", ("activation",)),
     "PyTorch's default": ("X", "#444444", ("PyTorch",)),
 }
+_TIMES = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1))
 # Signs in a line of the title.
 _TITLE = 70
 
@@ -53,6 +50,8 @@ def draw(
         model: a name for the title; it may be "".
         path: where to write the picture; None writes nothing.
     """
+    from matplotlib.ticker import MultipleLocator
+
     vertices = list(vertices)
     time = "recompute time" if vertices else "added time"
     price = time if unit == "ns" else f"cost ({unit})"
@@ -73,19 +72,13 @@ def draw(
     axes.set_title("\n".join(wrap(title, _TITLE)), fontsize=11)
     axes.set_xlabel("saved activations")
     axes.set_ylabel(price)
-    _label_axes(axes, unit)
-    axes.legend()
-    write(figure, path)
-    return figure
-
-
-def _label_axes(axes: Axes, unit: str) -> None:
-    from matplotlib.ticker import MultipleLocator
-
     axes.xaxis.set_major_locator(MultipleLocator(_round_step(axes.get_xlim())))
     axes.xaxis.set_major_formatter(lambda value, _: human_bytes(int(value)))
     axes.yaxis.set_major_formatter(lambda value, _: human_price(int(value), unit))
     axes.grid(alpha=0.3)
+    axes.legend()
+    write(figure, path)
+    return figure
 
 
 def draw_steps(
@@ -94,17 +87,27 @@ def draw_steps(
     device: str,
     path: str | Path | None,
 ) -> Picture:
-    """Draws points (source, peak in bytes, nanoseconds of the step), ours as a line: see `StepFrontier.plot`."""
+    """Draws points (source, peak in bytes, nanoseconds of the step): see `StepFrontier.plot`.
+
+    Between two of our points the line is that of `StepFrontier.at`: the step of the smaller peak.
+    """
+    ours, theirs = list(ours), list(theirs)
+    unit, size = axis_unit(max(peak for _, peak, _ in ours))
+    longest_ns = max(step_ns for *_, step_ns in ours)
+    time, ns = next((one for one in _TIMES if longest_ns >= one[1]), _TIMES[-1])
     figure = Picture(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot(*_columns((peak, ns) for _, peak, ns in ours), "o-", ms=5, color="#1f5f99", label="remat")
+    line = _columns((peak / size, step_ns / ns) for _, peak, step_ns in ours)
+    axes.plot(*line, "o-", ms=5, color="#1f5f99", label="remat", drawstyle="steps-post")
     for label, (marker, color, begins) in _ONE_LINERS.items():
-        points = [(peak, ns) for source, peak, ns in theirs if source.startswith(begins)]
-        axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=label)
-    axes.set_title(f"Predicted training steps, {device}", fontsize=11)
-    axes.set_xlabel("peak of activations and gradients")
-    axes.set_ylabel("step time")
-    _label_axes(axes, "ns")
+        points = [(peak / size, step_ns / ns) for source, peak, step_ns in theirs if source.startswith(begins)]
+        if points:
+            axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=label)
+    title = "\n".join(wrap(f"Predicted training steps, {device}", _TITLE))
+    axes.set_title(title, fontsize=11, parse_math=False)
+    axes.set_xlabel(f"peak of activations and gradients, {unit}")
+    axes.set_ylabel(f"step time, {time}")
+    axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2)
     write(figure, path)
     return figure

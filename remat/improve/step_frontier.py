@@ -13,13 +13,13 @@ from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_BUDGET_MODEL, QUICK_BUDGET_SOLVER, costmodel_class, find_solver
 from remat.answer.solution import Termination, TerminationReason
 from remat.answer.solver import check_time_limit
-from remat.errors import InvalidOption
+from remat.errors import InvalidOption, LimitReached
 from remat.facts.argument_checks import checked_bytes
 from remat.facts.graph import Graph, checked_graph
 from remat.improve.byte_budgets import evenly_spaced, read_budgets
-from remat.improve.one_liners import one_liners
+from remat.improve.one_liners import one_liners as plans_of_pytorch
 from remat.improve.pareto_front import pareto_front
-from remat.improve.peak_plans import PeakPlans
+from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import Progress, check_progress, ended_early, ending_within, is_over
 from remat.improve.step_predictor import StepPredictor, predictor_for
 from remat.improve.step_search import StepPlans
@@ -60,7 +60,7 @@ class StepFrontier:
         points: plans by ascending peak; each is faster than the one before.
         one_liners: what PyTorch gives in one line (`remat.improve.one_liners`), by ascending peak; the peaks are those
             of `torch.compile`.
-        device: the name of the device.
+        device: the full name of the device, to be read by people.
         termination: whether the search came to its end, or what ended it earlier.
     """
 
@@ -119,7 +119,7 @@ class StepFrontier:
 
 def step_frontier(
     graph: Graph,
-    budgets: int | Iterable[int | str] = 8,
+    budgets: int | Iterable[int | str] = 6,
     *,
     device: str | None = None,
     time_limit_s: float | None = None,
@@ -127,52 +127,70 @@ def step_frontier(
 ) -> StepFrontier:
     """Searches for the fastest training step within each of several limits of its peak.
 
-    At each limit the plan is at least as fast as that of `remat.choose` with `MemoryBudget(limit, of="peak")`, because
-    all limits share the plans that are found.
+    Within each limit the plan is at least as fast as that of `remat.choose` with `MemoryBudget(limit, of="peak")` and
+    the same device: each limit has a search of its own, and then the best plan of all searches that keeps it.
 
     Args:
         graph: a graph that records its calls, as `remat.capture` makes it.
-        budgets: how many limits, evenly spaced from a low peak that is found quickly to the peak of PyTorch's default
-            plan; or a list of them, in bytes or sizes ("8GB"), which may be lower.
+        budgets: how many limits, evenly spaced from a low peak, which is not always the smallest that can be reached,
+            to the peak of PyTorch's default plan; or a list of limits, in bytes or sizes ("8GB"). A limit that no plan
+            keeps has no point.
         device: "cpu", or the name of a GPU, such as "h100", which need not be present; None takes that of the graph.
         time_limit_s: wall time in seconds, after which the best plans so far are returned.
         progress: called with the number of plans looked at so far, and with the pair (peak in bytes, cost) of the last
             one.
 
     Raises:
-        InvalidOption: `graph` is no graph that records its calls, or a budget is neither bytes nor a size.
+        InvalidOption: `graph` is no graph that records its calls, or `budgets` names no limit, or a limit that is
+            neither bytes nor a size.
+        LimitReached: no plan was found that keeps any of the limits.
         UnknownName: no device is known by this name.
         Infeasible: the graph has no legal plan at all.
     """
     check_progress(progress)
     check_time_limit(time_limit_s)
+    limits = read_budgets(budgets)
+    if not limits:
+        raise InvalidOption(f"budgets must name at least one limit, got {budgets!r}")
     model: Any = costmodel_class(DEFAULT_BUDGET_MODEL)
     cost_model = model(of="peak") if device is None else model(of="peak").on_device(device)
     predictor = predictor_for(checked_graph(graph), cost_model)
     if predictor is None:
         raise InvalidOption("graph must record its calls, as a graph of remat.capture does: capture the model again")
-    limits, problem = read_budgets(budgets), cost_model.pose_without_peak(predictor.graph)
+    problem = cost_model.pose_without_peak(predictor.graph)
     plans = PeakPlans(predictor.graph, problem, find_solver(QUICK_BUDGET_SOLVER), progress=progress)
-    search = StepPlans(plans, predictor)
+
+    def step_ns(plan: PeakPlan) -> float:
+        return predictor.ns(predictor.graph.for_all_values(plan.choice.saved))
+
     with ending_within(time_limit_s):
+        one_liners = one_liner_points(predictor)  # first, so that a search that ends early has them
+        searches = [StepPlans(plans, predictor)]
         if isinstance(limits, int):
-            limits = evenly_spaced(search.low.peak_bytes, search.default_peak_bytes, limits)
+            limits = evenly_spaced(searches[0].low.peak_bytes, searches[0].default_peak_bytes, limits)
+        # A search of its own for each limit: what a search finds depends on the plans before it.
         for limit in limits:
-            search.within(limit)
-        # Only now is the best plan within each limit known: a search within one also finds plans for others.
-        best = [plan for plan in map(search.within, limits) if plan is not None] or [search.low]
+            if is_over() and any(search.predicted for search in searches):
+                break
+            searches.append(StepPlans(plans, predictor))
+            searches[-1].within(limit)
         ended = Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
         termination = ended_early() if is_over() else ended
-        rivals = one_liner_points(predictor)
-    points = [
-        StepPoint(
-            one.peak_bytes, predictor.ns(predictor.graph.for_all_values(one.choice.saved)), one.choice.plan(problem)
+    found = [plan for search in searches for plan in search.predicted]
+    points = list[StepPoint]()
+    for limit in limits:
+        within = (plan for plan in found if plan.peak_bytes <= limit)
+        best = min(within, key=lambda plan: (step_ns(plan), plan.peak_bytes), default=None)
+        if best is not None:
+            points.append(StepPoint(best.peak_bytes, step_ns(best), plan := best.choice.plan(problem)))
+            check_plan(problem, plan)
+    if not points:
+        early = f"{termination.detail}; " if termination.limit else ""
+        raise LimitReached(
+            f"{early}no plan was found with a peak of at most {max(limits)} bytes; the smallest found is "
+            f"{min(plan.peak_bytes for plan in found)}; raise the limits"
         )
-        for one in best
-    ]
-    for point in points:
-        check_plan(problem, point.plan)
-    return StepFrontier(tuple(pareto_front(points, key=_costs)), rivals, predictor.device.name, termination)
+    return StepFrontier(tuple(pareto_front(points, key=_costs)), one_liners, predictor.device.name, termination)
 
 
 def one_liner_points(predictor: StepPredictor) -> tuple[StepPoint, ...]:
@@ -181,7 +199,7 @@ def one_liner_points(predictor: StepPredictor) -> tuple[StepPoint, ...]:
         with_torchs_order(predictor.graph), predictor.device, exchanged=predictor.exchanged
     )
     points = dict[bytes, StepPoint]()
-    for source, saved in one_liners(predictor.graph):
+    for source, saved in plans_of_pytorch(predictor.graph):
         if saved.tobytes() not in points and not (points and is_over()):
             plan = Choice.from_saved(predictor.graph, saved).plan(predictor.graph)
             points[saved.tobytes()] = StepPoint(compiled_by_torch.peak(saved), predictor.ns(saved), plan, source)

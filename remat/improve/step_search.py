@@ -197,6 +197,11 @@ class StepPlans:
         return min(may_keep, key=lambda plan: self._ranking.of(plan.choice), default=None)
 
     @property
+    def predicted(self) -> list[PeakPlan]:
+        """Returns all plans that were predicted."""
+        return [*self._predicted.values()]
+
+    @property
     def ranked(self) -> list[tuple[Choice, float]]:
         """Returns all plans that were predicted, each with its rank; the first is that of least cost."""
         choices = [self.cheapest.choice, *(plan.choice for plan in self._predicted.values())]
