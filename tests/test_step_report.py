@@ -111,7 +111,7 @@ def test_a_notebook_shows_what_print_shows() -> None:
     shown = step.report()._repr_html_()
     assert html.unescape(shown.removeprefix("<pre>").removesuffix("</pre>")) == str(step.report())
     assert "budget:" not in shown
-    assert "next: for less memory, set a budget below this" in shown  # no step is slower: there is more to gain
+    assert "next: for less memory, lower the budget" in shown  # no step is slower: there is more to gain
 
 
 def graph_and_plan(step: object) -> tuple[remat.Graph, remat.Plan]:

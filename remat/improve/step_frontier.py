@@ -88,9 +88,8 @@ class StepFrontier:
         """Returns a table with a row for each of `points` and `one_liners`."""
         import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-        columns = ("source", "peak_bytes", "step_ns")
-        points = (*self.points, *self.one_liners)
-        return pd.DataFrame([{column: getattr(point, column) for column in columns} for point in points])
+        rows = [(one.source, one.peak_bytes, round(one.step_ns)) for one in (*self.points, *self.one_liners)]
+        return pd.DataFrame(rows, columns=["source", "peak_bytes", "step_ns"])
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draws peaks against step times: our plans as a line, PyTorch's as points.

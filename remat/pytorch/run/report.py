@@ -159,9 +159,9 @@ class Report:
         if self._is_missed:
             yield "next: a smaller batch, a larger budget, or offloading"
         elif step and default and step > 1.05 * default and any(row["recomputed_ops"] for row in rows):
-            yield "next: for a faster step, raise the budget; remat.frontier shows what that gains"
+            yield "next: for a faster step, raise the budget; see remat.step_frontier"
         else:
-            yield "next: for less memory, set a budget below this; remat.frontier shows its cost"
+            yield "next: for less memory, lower the budget; see remat.step_frontier"
 
     @property
     def _misses(self) -> int:
