@@ -84,8 +84,9 @@ def _what_to_do(planned: Sequence[str], graph: Graph) -> str:
                 "of the batch or of parameters). Capture and solve with those that are trained"
             )
         return (
-            "The inputs are the same: the model has changed, or another part of it was captured (with the loss, or "
-            "without), or other inputs need gradients. Capture and solve what is trained"
+            "The inputs are the same: the model has changed, or it was captured for another device, or another part of "
+            "it was captured (with the loss, or without), or other inputs need gradients. Capture and solve what is "
+            "trained"
         )
     return (
         "For a batch of another size, such as the last one of an epoch: leave it out (DataLoader(drop_last=True)), or "
