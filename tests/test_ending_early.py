@@ -23,8 +23,11 @@ from torch import nn
 import remat
 from costmodels import MemoryBudget
 from remat import Corpus, Graph, InvalidOption, TerminationReason
+from remat.answer.plan_facts import distinct_bytes
+from remat.improve.one_liners import one_liners
 from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
 from remat.plugin import Termination
+from remat.predict.buffers import memory_of
 from remat.views.report_page import Page
 from solvers.cpsat import CPSAT
 from solvers.cpsat_backend import run_search
@@ -63,6 +66,14 @@ def test_a_time_limit_ends_a_search_with_the_best_so_far() -> None:
     assert point.peak_bytes == remat.timeline(GRAPH, point.plan, device="h100").peak_bytes
     with pytest.raises(InvalidOption, match="time_limit_s must be a positive number"):
         remat.step_frontier(GRAPH, time_limit_s=-1)
+
+
+def test_a_search_that_ends_at_once_still_has_a_plan_within_a_limit_that_a_one_liner_keeps() -> None:
+    saved = min((saved for _, saved in one_liners(GRAPH)), key=lambda saved: distinct_bytes(GRAPH, saved))
+    limit = memory_of(GRAPH).peak(saved)
+    found = remat.choose(GRAPH, MemoryBudget(limit, of="peak"), time_limit_s=1e-9)
+    assert remat.timeline(GRAPH, found.plan).peak_bytes <= limit
+    assert found.termination.limit == "time"
 
 
 def test_the_second_ctrl_c_leaves_at_once() -> None:
@@ -241,7 +252,7 @@ def test_a_forecast_ends_its_searches_within_a_time_limit(monkeypatch: pytest.Mo
 
 def test_a_fraction_of_a_peak_that_no_search_could_keep_is_no_proven_optimum() -> None:
     """The smallest peak so far takes the place of the fraction; that a plan is the best of that peak proves nothing."""
-    found = remat.choose(GRAPH, MemoryBudget(0.5, of="peak"), time_limit_s=1e-9)
+    found = remat.choose(GRAPH, MemoryBudget(0.01, of="peak"), time_limit_s=1e-9)
     assert found.objective == found.bound
     assert (found.termination.reason, found.termination.limit) == (TerminationReason.FEASIBLE, "time")
     assert not found.is_proven

@@ -41,7 +41,7 @@ from remat.improve.equivalence_classes import equivalence_classes
 from remat.improve.exchanges import Exchanges
 from remat.improve.peak_descent import lowered
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.progress import OutOfTime, go_on
+from remat.improve.progress import OutOfTime, go_on, is_over
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
@@ -74,6 +74,8 @@ _TIE = 0.001
 _DESCENTS = 3
 # Values are equal if their surroundings are equal up to this distance.
 _DISTANCE = 4
+# If the time is up before any plan keeps a limit, at most this many plans are still predicted.
+_LATE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # The way between two plans is halved this often to mix them.
@@ -182,11 +184,19 @@ class StepPlans:
             _ = self.cheapest
             with suppress(OutOfTime):
                 self._search(limit_bytes)
+            if self._best(limit_bytes) is None and is_over():
+                self._find_any(limit_bytes)
             # From a plan that the search for the smallest peak has found, faster ones within the limit are reached.
             if self._best(limit_bytes) is None and self.smallest.peak_bytes <= limit_bytes:
                 with suppress(OutOfTime):
                     self._search(limit_bytes)
         return self._best(limit_bytes)
+
+    def _find_any(self, limit_bytes: int) -> None:
+        """Predicts a few one-liners until one keeps the limit, though the time is up; those first that save least."""
+        for choice in sorted(self._one_liners_near(limit_bytes), key=self._saved_bytes)[:_LATE]:
+            if self._predict(choice, "one-liner, out of time").peak_bytes <= limit_bytes:
+                break
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
         """Returns the best one of the plan within a tighter limit and the untried one-liners within the limit."""
@@ -375,9 +385,12 @@ class StepPlans:
             first, last = (first, middle) if keeps else (middle, last)
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
+        if choice.key not in self._predicted and self._predicted:  # the first plan is there however long it takes
+            go_on()
+        return self._predict(choice, source)
+
+    def _predict(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted:
-            if self._predicted:  # the first plan is there however long it takes
-                go_on()
             peak_bytes = self._peak(self._graph.for_all_values(choice.saved))
             self._predicted[choice.key] = self._plans.record(choice, peak_bytes)
             if _LOGGER.isEnabledFor(logging.DEBUG):
