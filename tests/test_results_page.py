@@ -209,6 +209,22 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
 
 
+def test_the_page_states_what_short_searches_find() -> None:
+    page, rows = sentences(section("What PyTorch gives in one line, for an H100")), rows_of("quick_searches")
+    known = {(row["case"], row["rival"]): row["our_overhead"] for row in rows_of("users_table")}
+    assert all(row["our_overhead"] == known[row["case"], row["rival"]] for row in rows)
+    found = [row for row in rows if row["quick_overhead"] is not None]
+    slower = sum(row["quick_overhead"] > row["rival_overhead"] + 1e-3 for row in found)
+    less = statistics.median(1 - row["quick_overhead"] / row["rival_overhead"] for row in found)
+    layers = [row for row in found if row["rival"].startswith("every layer checkpointed")]
+    of_layers = statistics.median(1 - row["quick_overhead"] / row["rival_overhead"] for row in layers)
+    assert (
+        f"the overhead is {less:.0%} lower in the median, {of_layers:.0%} at the peaks of every layer checkpointed"
+        in page
+    )
+    assert f"At {len(rows) - len(found)} of the {len(rows)} points no plan is found in time, and at {slower}" in page
+
+
 def test_the_page_states_how_much_less_overhead_is_possible() -> None:
     page = sentences(section("What PyTorch gives in one line, for an H100"))
     known = {(row["case"], row["rival"]): row["our_overhead"] for row in rows_of("users_table")}

@@ -310,9 +310,12 @@ class PeakPlans:
         return None if choice is None else self._simulated(choice)
 
     def _simulated(self, choice: Choice) -> PeakPlan:
-        peak_bytes = self.peak_by(self._simulator, self.graph.for_all_values(choice.saved))
-        self._simulated_plans.append(plan := self.record(choice, peak_bytes))
+        self._simulated_plans.append(plan := self.record(choice, self.simulated_peak(choice)))
         return plan
+
+    def simulated_peak(self, choice: Choice) -> int:
+        """Simulates the peak in bytes under a choice, by values."""
+        return self.peak_by(self._simulator, self.graph.for_all_values(choice.saved))
 
     def peak_by(self, memory: Memory, saved: BoolArray) -> int:
         """Predicts the peak in bytes of `in_flight` calls under the plan that saves these values, a mask (n,)."""

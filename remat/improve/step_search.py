@@ -193,8 +193,8 @@ class StepPlans:
         return self._best(limit_bytes)
 
     def _find_any(self, limit_bytes: int) -> None:
-        """Predicts a few one-liners until one keeps the limit, though the time is up; those first that save least."""
-        for choice in sorted(self._one_liners_near(limit_bytes), key=self._saved_bytes)[:_LATE]:
+        """Predicts a few one-liners until one keeps the limit, though the time is up: by ascending simulated peaks."""
+        for choice in sorted(self._one_liners_near(limit_bytes), key=self._plans.simulated_peak)[:_LATE]:
             if self._predict(choice, "one-liner, out of time").peak_bytes <= limit_bytes:
                 break
 
