@@ -57,7 +57,7 @@ def test_options_and_environment_say_what_to_choose_by(monkeypatch: pytest.Monke
 def test_a_search_ends_at_a_time_limit_with_the_best_so_far(
     way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A first plan, and a few that may keep the budget, are predicted however long it takes; without a limit, more."""
+    """A first plan, and PyTorch's plans that may keep the budget, are predicted however long it takes."""
     caplog.set_level("DEBUG", "remat.improve.step_search")
     budget = MemoryBudget(0.9, of="peak")
     if way == "environment":
@@ -71,7 +71,7 @@ def test_a_search_ends_at_a_time_limit_with_the_best_so_far(
             options = {} if way == "environment" and limit < 1 else {"remat.time_limit_s": limit}
             planned(options={"remat.cost_model": budget, **options})
         tried.append(sum(record.name == "remat.improve.step_search" for record in caplog.records))
-    assert 1 <= tried[0] <= 5 < tried[1]
+    assert 2 * tried[0] < tried[1]
 
 
 GRAPH_MODULE = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))

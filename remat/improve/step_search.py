@@ -74,8 +74,6 @@ _TIE = 0.001
 _DESCENTS = 3
 # Values are equal if their surroundings are equal up to this distance.
 _DISTANCE = 4
-# If the time is up before any plan keeps a limit, at most this many plans are still predicted.
-_LATE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # The way between two plans is halved this often to mix them.
@@ -193,8 +191,8 @@ class StepPlans:
         return self._best(limit_bytes)
 
     def _find_any(self, limit_bytes: int) -> None:
-        """Predicts a few one-liners until one keeps the limit, though the time is up: by ascending simulated peaks."""
-        for choice in sorted(self._one_liners_near(limit_bytes), key=self._plans.simulated_peak)[:_LATE]:
+        """Predicts one-liners until one keeps the limit, though the time is up: by ascending simulated peaks."""
+        for choice in sorted(self._one_liners_near(limit_bytes), key=self._plans.simulated_peak):
             if self._predict(choice, "one-liner, out of time").peak_bytes <= limit_bytes:
                 break
 
