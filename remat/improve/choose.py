@@ -58,7 +58,8 @@ def choose(
         device: "cpu", or the name of a GPU, such as "h100": kernels, peaks and times are predicted for it. None takes
             the device that the estimator of the cost model names, or else the device of the graph.
         time_limit_s: wall time in seconds, for solvers that support a limit. If the peak is limited, the search then
-            ends with the best plan so far; computing its lower bound takes additional time.
+            ends with the best plan so far; computing its lower bound takes additional time. If no plan so far keeps the
+            limit, those that PyTorch gives in one line are still tried.
         throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
         progress: called if the peak is limited, with the number of plans simulated so far, and with the pair (peak in
             bytes, cost) of the last plan.
