@@ -145,6 +145,7 @@ ONE_MEMORY = "--largest-batch needs --memory, such as --memory 80GB, and at most
             "--estimator, --solver have no meaning against step",
         ),
         (["frontier", "PAPER", "--device", "h100"], "--device has no meaning against time"),
+        (["frontier", "PAPER", "--title", "page"], "--title has no meaning without --html"),
         (["frontier", "PAPER", "--html", "page.html", "--device", "h100"], "--device has no meaning for a page"),
         (
             ["frontier", "PAPER", "--html", "page.html", "--plans", "folder"],

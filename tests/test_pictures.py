@@ -73,3 +73,11 @@ def test_commands_refuse_an_unknown_suffix_in_the_same_words(command: str, tmp_p
     cosines().save(tmp_path / "graph.json")
     result = run(*command.split(), tmp_path / "graph.json", "-o", "a.foo", code=2)
     assert result.stderr.startswith("error: a.foo: the suffix must be one of ")
+
+
+def test_a_command_refuses_a_picture_that_cannot_be_written_before_it_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remat.step_frontier", lambda *_, **__: pytest.fail("a search of minutes would be lost"))
+    line = "frontier", "small-dropout-mlp", "--against", "step"
+    told = run(*line, "-o", "no-folder/steps.svg", code=2).stderr
+    assert told == "error: no-folder/steps.svg must be in a folder that exists, got no-folder: make it first\n"
+    assert "the suffix must be one of" in run(*line, "-o", "steps.txt", code=2).stderr

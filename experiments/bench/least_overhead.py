@@ -19,12 +19,11 @@ import numpy as np
 
 import remat
 from costmodels import RecomputeTime
-from experiments.bench.users_table import STEPS, captured
+from experiments.bench.users_table import STEPS, captured, default_ns, slower_points
 from experiments.models.measured_models import CHECKPOINTED
 from experiments.report.markdown import bullets
-from experiments.report.result_table import RESULTS, Results, ResultTable
+from experiments.report.result_table import ResultTable
 from remat import Graph, Problem
-from remat.improve.one_liners import one_liners
 from remat.improve.step_bound import step_bounds
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
@@ -34,13 +33,13 @@ def measure(name: str) -> Iterator[dict[str, Any]]:
     """Bounds the overhead of one step at the peak of each of PyTorch's plans that has one."""
     device = STEPS[name]
     predictor = StepPredictor.of(captured(name), find_device(device), device)
-    graph, default_ns = predictor.graph, predictor.ns(next(iter(one_liners(predictor.graph)))[1])
+    graph = predictor.graph
     prices = RecomputeTime(f"roofline:device={device}").pose(graph)
     products = replace(prices, recompute_cost=np.where(graph.compute_bound[graph.plannable], prices.recompute_cost, 0))
-    for row in Results.read(RESULTS / "users_table.json").rows:
-        if row["case"] == name and row["rival_overhead"] > 0.005 and row["our_overhead"] is not None:
-            known = {key: row[key] for key in ("rival", "peak_bytes", "rival_overhead", "our_overhead")}
-            yield known | {"least_overhead": least_ns(graph, products, row["peak_bytes"]) / default_ns}
+    for point in slower_points(name):
+        if point["our_overhead"] is not None:
+            least = least_ns(graph, products, point["peak_bytes"]) / default_ns(predictor)
+            yield point | {"least_overhead": least}
 
 
 def least_ns(graph: Graph, problem: Problem, peak_bytes: int) -> int:

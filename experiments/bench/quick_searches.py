@@ -14,10 +14,9 @@ from typing import Any
 
 import remat
 from costmodels import MemoryBudget
-from experiments.bench.users_table import STEPS, captured
+from experiments.bench.users_table import STEPS, captured, default_ns, slower_points
 from experiments.report.markdown import bullets
-from experiments.report.result_table import RESULTS, Results, ResultTable
-from remat.improve.one_liners import one_liners
+from experiments.report.result_table import ResultTable
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
 
@@ -28,17 +27,14 @@ def measure(name: str) -> Iterator[dict[str, Any]]:
     """Searches within the peak of each of PyTorch's plans of one step that is slower than its default."""
     device, graph = STEPS[name], captured(name)
     predictor = StepPredictor.of(graph, find_device(device), device)
-    default_ns = predictor.ns(next(iter(one_liners(predictor.graph)))[1])
-    for row in Results.read(RESULTS / "users_table.json").rows:
-        if row["case"] == name and row["rival_overhead"] > 0.005:
-            model = MemoryBudget(row["peak_bytes"], of="peak", estimator=f"roofline:device={device}")
-            new_graph = replace(graph, meta={**graph.meta})  # a graph remembers what was predicted of it
-            limit_s, begin_s = S_PER_VALUE * len(graph), time.monotonic()
-            step = remat.choose(new_graph, model, time_limit_s=limit_s, throw=False).step
-            known = {key: row[key] for key in ("rival", "peak_bytes", "rival_overhead", "our_overhead")}
-            quick = None if step is None else step.ns / default_ns - 1
-            took_s = round(time.monotonic() - begin_s, 1)
-            yield known | {"quick_overhead": quick, "limit_s": round(limit_s, 1), "took_s": took_s}
+    for point in slower_points(name):
+        model = MemoryBudget(point["peak_bytes"], of="peak", estimator=f"roofline:device={device}")
+        new_graph = replace(graph, meta={**graph.meta})  # a graph remembers what was predicted of it
+        limit_s, begin_s = S_PER_VALUE * len(graph), time.monotonic()
+        step = remat.choose(new_graph, model, time_limit_s=limit_s, throw=False).step
+        quick = None if step is None else step.ns / default_ns(predictor) - 1
+        took_s = round(time.monotonic() - begin_s, 1)
+        yield point | {"quick_overhead": quick, "limit_s": round(limit_s, 1), "took_s": took_s}
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:

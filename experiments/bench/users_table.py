@@ -28,8 +28,9 @@ from experiments.models.measured_models import CHECKPOINTED
 from experiments.models.recipe import capture
 from experiments.report.charts import beside_one_liners, chart
 from experiments.report.markdown import bullets
-from experiments.report.result_table import ResultTable
+from experiments.report.result_table import Results, ResultTable
 from remat import Graph
+from remat.improve.one_liners import one_liners
 from remat.improve.pareto_front import pareto_front
 from remat.improve.step_frontier import one_liner_points
 from remat.improve.step_predictor import StepPredictor
@@ -50,6 +51,8 @@ STEPS = {
     "stable-diffusion-unet": "h100",
 }
 """The GPU of each step."""
+SLOWER = 0.005
+"""Overheads are compared where that of PyTorch's plan is more than this part of a step."""
 DRAWN = {"hf-llama3-8b-32k": "Llama 3 8B's layers, 32k tokens, H100", "hf-vit-base": "ViT-Base, H100"}
 
 
@@ -58,7 +61,7 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
     device, graph = STEPS[name], captured(name)
     predictor = StepPredictor.of(graph, find_device(device), device)
     rivals = one_liner_points(predictor)
-    default_ns = next(rival.step_ns for rival in rivals if rival.source == "PyTorch's default")
+    torchs_ns = default_ns(predictor)
     for rival in pareto_front(rivals, key=lambda rival: (rival.peak_bytes, rival.step_ns)):
         begin = time.process_time()
         model = MemoryBudget(rival.peak_bytes, of="peak", estimator=f"roofline:device={device}")
@@ -68,13 +71,25 @@ def compared(name: str) -> Iterator[dict[str, Any]]:
         yield {
             "rival": rival.source,
             "peak_bytes": rival.peak_bytes,
-            "rival_overhead": rival.step_ns / default_ns - 1,
-            "our_overhead": None if ours is None else ours / default_ns - 1,
+            "rival_overhead": rival.step_ns / torchs_ns - 1,
+            "our_overhead": None if ours is None else ours / torchs_ns - 1,
             "our_peak_bytes": None
             if solution.plan is None
             else remat.timeline(predictor.graph, solution.plan).peak_bytes,
             "search_s": round(seconds, 1),
         }
+
+
+def slower_points(name: str) -> Iterator[dict[str, Any]]:
+    """Yields the points of one step at which PyTorch's plan is slower than its default by more than 0.5%."""
+    for row in Results.read(TABLE.path).rows:
+        if row["case"] == name and row["rival_overhead"] > SLOWER:
+            yield {key: row[key] for key in ("rival", "peak_bytes", "rival_overhead", "our_overhead")}
+
+
+def default_ns(predictor: StepPredictor) -> float:
+    """Models the step of PyTorch's default plan, in nanoseconds."""
+    return predictor.ns(next(iter(one_liners(predictor.graph)))[1])
 
 
 def captured(name: str) -> Graph:
@@ -90,7 +105,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     found = [row for row in rows if row["our_overhead"] is not None]
     lost = [row for row in rows if row["our_overhead"] is None or row["our_overhead"] > row["rival_overhead"] + 1e-3]
     over = [row for row in found if row["our_peak_bytes"] > row["peak_bytes"]]
-    slow = [row for row in found if row["rival_overhead"] > 0.005]
+    slow = [row for row in found if row["rival_overhead"] > SLOWER]
     less = [1 - row["our_overhead"] / row["rival_overhead"] for row in slow]
     layers = [1 - r["our_overhead"] / r["rival_overhead"] for r in slow if r["rival"].startswith(CHECKPOINTED)]
     seconds = max(rows, key=lambda row: row["search_s"])

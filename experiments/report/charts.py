@@ -11,20 +11,13 @@ import numpy as np
 
 Points = Sequence[tuple[float, float]]
 
-STYLES = {
-    "torch.utils.checkpoint": ("s", "#c8501e", ("every", "groups")),
-    "activation_memory_budget": ("^", "#2e8b57", ("activation",)),
-    "PyTorch's default": ("X", "#444444", ("PyTorch",)),
-}
-
 
 def beside_one_liners(axes: Any, title: str, ours: Points, rivals: Sequence[tuple[str, float, float]]) -> None:
     """Draws peaks (GB) against overheads (%): ours as a line, and as points PyTorch's ways, whose names come first."""
+    from remat.improve.frontier_plot import plot_one_liners
+
     axes.plot(*zip(*sorted(ours), strict=True), "o-", color="#1f5f99", label="remat, at the same peak")
-    for label, (marker, colour, begins) in STYLES.items():
-        points = [point for way, *point in rivals if way.startswith(begins)]
-        if points:
-            axes.plot(*zip(*points, strict=True), marker, color=colour, label=label)
+    plot_one_liners(axes, rivals)
     axes.set(title=title, ylabel="step time above PyTorch's default, %")
     axes.legend(fontsize=9)
 

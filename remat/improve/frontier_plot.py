@@ -10,10 +10,14 @@ from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 from remat.errors import InvalidOption
 from remat.pictures import Picture, axis_unit, write
 from remat.words import human_bytes, human_price
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _STYLES = (("s", "#c8501e"), ("^", "#2e8b57"), ("D", "#8a5fb0"), ("v", "#b8860b"))
 _REFERENCE_STYLES = (("P", "#c8501e"), ("X", "#444444"))
@@ -91,7 +95,7 @@ def draw_steps(
 
     Between two of our points the line is that of `StepFrontier.at`: the step of the smaller peak.
     """
-    ours, theirs = list(ours), list(theirs)
+    ours = list(ours)
     unit, size = axis_unit(max(peak for _, peak, _ in ours))
     longest_ns = max(step_ns for *_, step_ns in ours)
     time, ns = next((one for one in _TIMES if longest_ns >= one[1]), _TIMES[-1])
@@ -99,10 +103,7 @@ def draw_steps(
     axes = figure.subplots()
     line = _columns((peak / size, step_ns / ns) for _, peak, step_ns in ours)
     axes.plot(*line, "o-", ms=5, color="#1f5f99", label="remat", drawstyle="steps-post")
-    for label, (marker, color, begins) in _ONE_LINERS.items():
-        points = [(peak / size, step_ns / ns) for source, peak, step_ns in theirs if source.startswith(begins)]
-        if points:
-            axes.plot(*_columns(points), marker, ms=6, ls="", fillstyle="none", color=color, label=label)
+    plot_one_liners(axes, [(source, peak / size, step_ns / ns) for source, peak, step_ns in theirs], fillstyle="none")
     title = "\n".join(wrap(f"Predicted training steps, {device}", _TITLE))
     axes.set_title(title, fontsize=11, parse_math=False)
     axes.set_xlabel(f"peak of activations and gradients, {unit}")
@@ -111,6 +112,14 @@ def draw_steps(
     figure.legend(loc="outside lower center", ncols=2)
     write(figure, path)
     return figure
+
+
+def plot_one_liners(axes: Axes, points: Iterable[tuple[str, float, float]], **style: Any) -> None:
+    """Draws points (source, x, y) of what PyTorch gives in one line, each kind with its marker and its label."""
+    points = list(points)
+    for label, (marker, color, begins) in _ONE_LINERS.items():
+        if of_kind := [(x, y) for source, x, y in points if source.startswith(begins)]:
+            axes.plot(*_columns(of_kind), marker, color=color, label=label, **style)
 
 
 def _checked(other_points: Mapping[str, Iterable[tuple[int, int]]]) -> dict[str, list[tuple[float, float]]]:

@@ -164,15 +164,16 @@ def step_frontier(
 
     with ending_within(time_limit_s):
         one_liners = one_liner_points(predictor)  # first, so that a search that ends early has them
-        searches = [StepPlans(plans, predictor)]
+        searches = list[StepPlans]()
         if isinstance(limits, int):
-            limits = evenly_spaced(searches[0].low.peak_bytes, searches[0].default_peak_bytes, limits)
+            searches.append(ends := StepPlans(plans, predictor))
+            limits = evenly_spaced(ends.smallest_of_one_round.peak_bytes, ends.default_peak_bytes, limits)
         # A search of its own for each limit: what a search finds depends on the plans before it.
         for limit in limits:
-            if is_over() and any(search.predicted for search in searches):
+            if searches and is_over():
                 break
-            searches.append(StepPlans(plans, predictor))
-            searches[-1].within(limit)
+            searches.append(search := StepPlans(plans, predictor))
+            search.within(limit)
         ended = Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
         termination = ended_early() if is_over() else ended
     found = [plan for search in searches for plan in search.predicted]

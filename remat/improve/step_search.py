@@ -143,7 +143,7 @@ class StepPlans:
         return smallest
 
     @property
-    def low(self) -> PeakPlan:
+    def smallest_of_one_round(self) -> PeakPlan:
         """Returns the plan with the lowest peak after one round of the search for `smallest`, which makes several."""
         _ = self.cheapest
         with suppress(OutOfTime):
