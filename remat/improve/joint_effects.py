@@ -16,7 +16,7 @@ import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray
-from remat.improve.progress import go_on
+from remat.improve.progress import count_prediction, predictions_left
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.kernels import Kernel
 
@@ -24,6 +24,8 @@ from remat.predict.kernels import Kernel
 # values, the plan for a Mamba-2 of 6,170 values at 15 GB took 14% longer than its default; now it is 4%. Where prices
 # stand in for predictions, the best change may never be tried.
 _VALUES, _STEPS = 200_000, 3
+# Of the predictions that a search has left, one in so many serves effects; the others, what follows from them.
+_PART = 3
 
 
 def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Sequence[Choice]]) -> dict[int, float]:
@@ -44,12 +46,13 @@ def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Se
     graph = predictor.graph
     kernels = predictor.kernels(graph.for_all_values(before.saved))
     effects, waiting, alone = dict[int, float](), [*range(len(changed))], set[int]()
-    for _ in range(max(_STEPS, _VALUES // len(graph))):
+    most = min(_VALUES // len(graph), predictions_left(len(graph)) // _PART)
+    for _ in range(max(_STEPS, int(most))):
         first_only = waiting and waiting[0] in alone
         together, saved = _made_together(predictor, before, changed, waiting[:1] if first_only else waiting)
         if not together:
             break
-        go_on()
+        count_prediction(len(graph))
         own, unclear = _own_effects(together, predictor, kernels, predictor.kernels(graph.for_all_values(saved)))
         effects |= {i: ns for i, ns in own.items() if i not in unclear}
         alone |= (unclear | together.keys()) - effects.keys()

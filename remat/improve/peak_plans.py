@@ -34,7 +34,7 @@ from remat.improve.byte_budgets import default_choice, default_saved, evenly_spa
 from remat.improve.legal_choices import LegalChoices
 from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import OutOfTime, Progress, go_on, limit_for
-from remat.improve.time_prices import Liveness, TimeIndexedPrices
+from remat.improve.time_prices import AboveLimit, Liveness, TimeIndexedPrices
 from remat.predict.in_flight import peak_in_flight
 from remat.predict.memory import Simulator, Timeline
 from remat.problem.problem import Problem
@@ -288,6 +288,10 @@ class PeakPlans:
     def moments(self, choice: Choice, step: Timeline) -> Liveness:
         """Computes the live ranges under a choice, and the bytes alive in its compiled step."""
         return self._clock.moments(self.graph.for_all_values(choice.saved), step)
+
+    def above_limit(self, choice: Choice, step: Timeline, limit_bytes: int, most: int) -> AboveLimit:
+        """Computes what is alive above a limit in the compiled step of a choice (`TimeIndexedPrices.above_limit`)."""
+        return self._clock.above_limit(self.moments(choice, step), limit_bytes, most)
 
     def cut_at_prices(self, moments: Liveness, byte: float, focus: float) -> Choice:
         """Returns the minimum cut at the prices of memory that `TimeIndexedPrices.priced` computes."""

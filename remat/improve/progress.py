@@ -1,7 +1,8 @@
-"""Defines how a search reports its progress, and how it ends early: by a time limit, or by Ctrl-C."""
+"""Defines how a search reports its progress, and how it ends: after so many predictions, in time, or by Ctrl-C."""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -20,6 +21,9 @@ Progress = Callable[[int, tuple[int, ...]], None]
 _interrupted = threading.Event()
 
 _deadline_s: ContextVar[float | None] = ContextVar("deadline_s", default=None)
+
+# A list of one number, so that all that runs in a block counts down the same number.
+_values_left: ContextVar[list[int] | None] = ContextVar("values_left", default=None)
 
 
 class OutOfTime(Exception):
@@ -50,6 +54,38 @@ def go_on() -> None:
     """Raises `OutOfTime` if the search is over."""
     if is_over():
         raise OutOfTime
+
+
+def count_prediction(values: int) -> None:
+    """Counts the prediction of a step of so many values.
+
+    Raises:
+        OutOfTime: the search is over, or this prediction is one too many (`predicting_at_most`).
+    """
+    go_on()
+    if (left := _values_left.get()) is not None:
+        left[0] -= values
+        if left[0] < 0:
+            raise OutOfTime
+
+
+def predictions_left(values: int) -> float:
+    """Returns how many steps of so many values may still be predicted; infinity if that is not limited."""
+    left = _values_left.get()
+    return math.inf if left is None else max(left[0] // values, 0)
+
+
+@contextmanager
+def predicting_at_most(values: int) -> Generator[None]:
+    """Makes the search in a block end with the best plan so far, once predicted steps have so many values together.
+
+    Unlike a time limit, this leads to the same plan on every machine. Where a time limit is set, that alone counts.
+    """
+    token = _values_left.set(None if _deadline_s.get() is not None else [values])
+    try:
+        yield
+    finally:
+        _values_left.reset(token)
 
 
 @contextmanager

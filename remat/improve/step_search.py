@@ -1,13 +1,14 @@
 """Searches for the best plan whose compiled step keeps a limit of memory (`remat.predict.buffers`).
 
-To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted. They come from
-several sources, and one ranking judges them all (`remat.improve.step_ranking`):
+To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted: without a time
+limit, some thirty. They come from several sources, and one ranking judges them all (`remat.improve.step_ranking`):
 
 - Budgets of saved bytes. Mostly the peak occurs when all saved values are alive, and falls by the bytes that are not
   saved. So the next budget is lower by the bytes by which the last plan exceeds the limit. Once one plan is above the
   limit and one within it, the next budget lies between theirs.
-- Minimum cuts at prices of memory that depend on the moment (`remat.improve.time_prices`), if no other plan keeps the
-  limit: then recomputed values make the peak.
+- Minimum cuts at prices of memory that depend on the moment (`remat.improve.time_prices`): they save more of what is
+  not alive at the peak.
+- Repairs of plans above the limit (`remat.improve.repairs`).
 - What a user of PyTorch gets by one line of code (`remat.improve.one_liners`), so that no such plan is better than the
   result, and no limit that such a plan keeps is called unreachable.
 - The best plan within the limit, saving more of what it recomputes: single values, or all small ones; and exchanges,
@@ -19,8 +20,8 @@ several sources, and one ranking judges them all (`remat.improve.step_ranking`):
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
 
-If the ranking knows several sets of prices, the first two sources are used with each set. A price of saving makes a
-difference where memory is plenty; where memory is scarce, prices without it lead to better plans.
+The ranking may know several sets of prices. The last set leads to the first plans. In the end, budgets of saved bytes
+are tried with each set, also for less than the limit: where memory is plenty, a plan that saves less can be faster.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
+from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -41,7 +44,8 @@ from remat.improve.equivalence_classes import equivalence_classes
 from remat.improve.exchanges import Exchanges
 from remat.improve.peak_descent import lowered
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.progress import OutOfTime, go_on, is_over
+from remat.improve.progress import OutOfTime, count_prediction, go_on, predicting_at_most
+from remat.improve.repairs import Repairs
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByCost, ByStepTime
 from remat.predict.buffers import ALONE, Exchanged, StepMemory
@@ -49,20 +53,21 @@ from remat.predict.memory import Timeline
 
 _LOGGER = logging.getLogger(__name__)
 
+_Changes = TypeVar("_Changes", Exchanges, Repairs)
+
 # At most this many budgets of saved bytes are tried on the way to a limit.
-_BUDGETS = 8
+_BUDGETS = 5
 # Two budgets are never closer than this part of what lies between those above and within the limit.
 _APART = 0.2
-# A limit is easy to keep if a budget of saved bytes leads to a plan that uses this part of it. Then plans within this
-# part are tried, too.
+# A plan that is far below a limit uses less than this part of it. In the end, plans within this part are tried, too.
 _LESS = 0.85
 # Differences up to this part do not matter: what a limit leaves unused, or the difference of two peaks.
 _NEAR = 0.01
-# A byte that is alive all the time is priced at these multiples of what it costs on average to recompute a byte; then
-# at these multiples of the best one.
-_FACTORS, _STEPS = (1, 4, 16, 64), (0.4, 0.63, 1.6, 2.5)
+# A byte that is alive all the time is priced between these multiples of what it costs on average to recompute a byte;
+# so many prices are tried.
+_FACTORS, _CUTS = (0.25, 64), 4
 # How fast a price falls where less is alive than at the peak (`TimeIndexedPrices.priced`).
-_FOCUS = 3
+_FOCUS = 12
 # The best plan is improved at most this often, as long as that makes the step faster by this part of it.
 _TRIES, _PAYS = 8, 0.0005
 # A plan that is slower than the fastest one by less than this part of a step is not improved. In 19 searches for a ViT
@@ -78,6 +83,16 @@ _DISTANCE = 4
 _ROUNDS = 3
 # The way between two plans is halved this often to mix them.
 _HALVINGS = 5
+
+
+# Without a time limit, a search predicts so many steps, and if they are small, as many as have so many values together.
+# At most limits of `experiments.bench.users_table`, further predictions made no step faster by 0.5%.
+_PREDICTIONS, _VALUES = 30, 50_000
+# A plan is not predicted if its peak is above the limit even if the ratio of predicted and simulated peaks is this part
+# of the smallest ratio so far.
+_LOWER = 0.9
+# A one-liner is not predicted if, by an estimate, it is slower by this part of a step than the best plan.
+_SLACK = 0.03
 
 
 class StepPlans:
@@ -131,7 +146,7 @@ class StepPlans:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
         others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
-        with suppress(OutOfTime):
+        with suppress(OutOfTime), self._effort():
             self._try_low_plans()
             before = math.inf
             while self._least_bytes < (1 - _NEAR) * before:
@@ -146,7 +161,7 @@ class StepPlans:
     def smallest_of_one_round(self) -> PeakPlan:
         """Returns the plan with the lowest peak after one round of the search for `smallest`, which makes several."""
         _ = self.cheapest
-        with suppress(OutOfTime):
+        with suppress(OutOfTime), self._effort():
             self._try_low_plans()
             self._lower_peaks()
         return min(self._predicted.values(), key=_peak)
@@ -180,20 +195,23 @@ class StepPlans:
         if limit_bytes not in self._searched:
             self._searched.add(limit_bytes)
             _ = self.cheapest
-            with suppress(OutOfTime):
+            with suppress(OutOfTime), self._effort():
                 self._search(limit_bytes)
-            if self._best(limit_bytes) is None and is_over():
+            if self._best(limit_bytes) is None:
                 self._find_any(limit_bytes)
             # From a plan that the search for the smallest peak has found, faster ones within the limit are reached.
             if self._best(limit_bytes) is None and self.smallest.peak_bytes <= limit_bytes:
-                with suppress(OutOfTime):
+                with suppress(OutOfTime), self._effort():
                     self._search(limit_bytes)
         return self._best(limit_bytes)
 
+    def _effort(self) -> AbstractContextManager[None]:
+        return predicting_at_most(max(_VALUES, _PREDICTIONS * len(self._graph)))
+
     def _find_any(self, limit_bytes: int) -> None:
-        """Predicts one-liners until one keeps the limit, though the time is up: by ascending simulated peaks."""
+        """Predicts one-liners until one keeps the limit, though the search is over: by ascending simulated peaks."""
         for choice in sorted(self._one_liners_near(limit_bytes), key=self._plans.simulated_peak):
-            if self._predict(choice, "one-liner, out of time").peak_bytes <= limit_bytes:
+            if self._predict(choice, "one-liner, after the search").peak_bytes <= limit_bytes:
                 break
 
     def next_within(self, limit_bytes: int, tighter_bytes: int, tried: Sequence[PeakPlan]) -> PeakPlan | None:
@@ -220,20 +238,26 @@ class StepPlans:
         return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
 
     def _search(self, limit_bytes: int) -> None:
-        used = [self._approach(plans, limit_bytes) for plans in self._at_prices]
-        enough = 1 - _NEAR if len(used) == 1 else _LESS
-        missed = [plans for plans, part in zip(self._at_prices, used, strict=True) if part < enough]
-        if not missed and len(used) == 1:
+        plans, exchanges = self._at_prices[-1], self._changing(Exchanges, limit_bytes)
+        if self._approach(plans, limit_bytes) >= 1 - _NEAR and len(self._at_prices) == 1:
             return  # the plan is cheap at the very prices that rank it
-        if not missed:  # what is saved has a price, too: with less of it, the step may be faster
-            for plans in self._at_prices:
-                self._approach(plans, int(_LESS * limit_bytes))
+        self._cut_at_prices(plans, limit_bytes)
+        self._changing(Repairs, limit_bytes).make(self._predicted.values())
         self._try_one_liners(limit_bytes)
-        if self._best(limit_bytes) is None:
-            for plans in missed:
-                self._cut_at_prices(plans, limit_bytes)
+        self._improve_best(exchanges, limit_bytes)
+        before = self._best(limit_bytes)
+        for plans in self._at_prices[:-1]:
+            self._approach(plans, limit_bytes)
+        for plans in self._at_prices:
+            self._approach(plans, int(_LESS * limit_bytes))
+        if self._best(limit_bytes) is not before:
+            self._improve_best(exchanges, limit_bytes)
+
+    def _changing(self, kind: type[_Changes], limit_bytes: int) -> _Changes:
         plans = self._at_prices[-1]
-        exchanges = Exchanges(plans, self._plan, self._ranking, self._timeline, self._classes, limit_bytes)
+        return kind(plans, self._plan, self._ranking, self._timeline, self._classes, limit_bytes)
+
+    def _improve_best(self, exchanges: Exchanges, limit_bytes: int) -> None:
         for tried in range(_TRIES):
             best = self._best(limit_bytes)
             if best is None or self._is_fast(best):
@@ -242,6 +266,27 @@ class StepPlans:
             now = self._best(limit_bytes) or best
             if self._ranking.of(now.choice) >= (1 - _PAYS) * self._ranking.of(best.choice):
                 break
+
+    def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
+        """Prices memory at each moment by what is alive then in the step with the lowest peak, and tries minimum cuts.
+
+        A higher price lowers the peak, until so much is recomputed at once that the peak rises again. So the price goes
+        up if the peak is above the limit, and down if it is within the limit or rises; the steps are halved each time.
+        """
+        best = self._best(limit_bytes)
+        if best is not None and self._is_fast(best):
+            return
+        average = int(plans.problem.recompute_cost.sum()) / max(int(plans.problem.save_bytes.sum()), 1)
+        (low, high), at = _FACTORS, math.inf
+        lowest = min(self._predicted.values(), key=_peak)
+        for _ in range(_CUTS):
+            factor = math.sqrt(low * high)
+            moments = plans.moments(lowest.choice, self._timeline(lowest.choice))
+            plan = self._plan(plans.cut_at_prices(moments, average * factor, _FOCUS), "cut at prices")
+            rises = factor > at and plan.peak_bytes > lowest.peak_bytes
+            low, high = (low, factor) if rises or plan.peak_bytes <= limit_bytes else (factor, high)
+            if plan.peak_bytes < lowest.peak_bytes:
+                lowest, at = plan, factor
 
     def _is_fast(self, best: PeakPlan) -> bool:
         """Says whether a plan is nearly as fast as PyTorch's default plan and all plans so far, whatever their peaks.
@@ -254,14 +299,12 @@ class StepPlans:
         return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
 
     def _improve(self, best: PeakPlan, exchanges: Exchanges, limit_bytes: int, *, first: bool) -> None:
-        self._mix_with_better(self._save_values(best, limit_bytes), limit_bytes)
-        self._mix_with_better(min(self._predicted.values(), key=_peak), limit_bytes)
-        best = self._best(limit_bytes) or best
+        best = self._save_values(best, limit_bytes)
         if first:
             best = exchanges.with_small_values(best)
-        self._save_values(exchanges.improved(best), limit_bytes)
-        # Saving a value in all layers may exceed the limit, where saving it in the last layers alone does not.
-        self._mix_with_better(self._best(limit_bytes) or best, limit_bytes)
+        best = self._save_values(exchanges.improved(best), limit_bytes)
+        self._mix_with_better(best, limit_bytes)
+        self._mix_with_better(min(self._predicted.values(), key=_peak), limit_bytes)
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
         """Tries budgets of saved bytes, and returns the fraction of the limit that the last plan within it uses.
@@ -282,8 +325,8 @@ class StepPlans:
                 break
             plan = self._plan(choice, "saved bytes")
             if plan.peak_bytes > limit_bytes:
-                if budget == plans.least_saved_bytes:
-                    break
+                if budget == plans.least_saved_bytes or plan.peak_bytes > above.peak_bytes:
+                    break  # what is recomputed makes the peak
                 most, above = budget, plan
             else:
                 least, fitting = budget, plan
@@ -297,34 +340,27 @@ class StepPlans:
         is_far = len(self._at_prices) == 1 and least < _LESS * guess
         return 0 if fitting is None or is_far else fitting.peak_bytes / max(limit_bytes, 1)
 
-    def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
-        """Prices memory at each moment by what is alive then in the best step so far, and tries the minimum cuts.
-
-        A higher price lowers the peak, until so much is recomputed at once that the peak rises again. So prices are
-        tried in large steps first, and then in smaller steps near the lowest price that keeps the limit; if none does,
-        near the price with the lowest peak.
-        """
-        start = self._best(limit_bytes) or min(self._predicted.values(), key=_peak)
-        moments = plans.moments(start.choice, self._timeline(start.choice))
-        problem = plans.problem
-        average = int(problem.recompute_cost.sum()) / max(int(problem.save_bytes.sum()), 1)
-
-        def peak_at(factor: float) -> int:
-            return self._plan(plans.cut_at_prices(moments, average * factor, _FOCUS), "cut at prices").peak_bytes
-
-        peaks = {factor: peak_at(factor) for factor in _FACTORS}
-        near = min(peaks, key=lambda factor: (max(peaks[factor], limit_bytes), factor))
-        for step in _STEPS if peaks[near] > limit_bytes else _STEPS[:2]:
-            peak_at(near * step)
-
     def _timeline(self, choice: Choice) -> Timeline:
         return self._step.timeline(self._graph.for_all_values(choice.saved))
 
     def _try_one_liners(self, limit_bytes: int) -> None:
+        """Predicts one-liners that may be better, whatever effort is left; first those that seem to keep the limit.
+
+        By its prices, one is compared with the dearest one so far that costs less, or with PyTorch's default plan.
+        """
+        parts = [plan.peak_bytes / max(self._plans.simulated_peak(plan.choice), 1) for plan in self._predicted.values()]
+        problem, near = self._at_prices[-1].problem, list[tuple[bool, int, Choice]]()
         for choice in self._one_liners_near(limit_bytes):
-            best = self._best(limit_bytes)
-            if best is None or not self._ranking.seems_worse(choice, best.choice):
-                self._plan(choice, "one-liner")
+            simulated = self._plans.simulated_peak(choice)
+            if _LOWER * min(parts) * simulated <= limit_bytes:
+                near.append((median(parts) * simulated > limit_bytes, choice.cost(problem), choice))
+        ranks = {self.default.choice.cost(problem): self._ranking.of(self.default.choice)}
+        for _, cost, choice in sorted(near, key=lambda one: one[:2]):
+            best, other = self._best(limit_bytes), max((one for one in ranks if one <= cost), default=min(ranks))
+            if best is None or ranks[other] + cost - other <= (1 + _SLACK) * self._ranking.of(best.choice):
+                go_on()
+                self._predict(choice, "one-liner")
+                ranks[cost] = self._ranking.of(choice)
 
     def _one_liners_near(self, limit_bytes: int) -> Iterator[Choice]:
         return (choice for choice in self._ranking.one_liners if self._saved_bytes(choice) <= limit_bytes)
@@ -384,7 +420,7 @@ class StepPlans:
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted and self._predicted:  # the first plan is there however long it takes
-            go_on()
+            count_prediction(len(self._graph))
         return self._predict(choice, source)
 
     def _predict(self, choice: Choice, source: str) -> PeakPlan:

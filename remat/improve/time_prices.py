@@ -40,6 +40,20 @@ class Liveness:
     last_read: IntArray
 
 
+@dataclass(frozen=True, eq=False)
+class AboveLimit:
+    """Holds what is alive above a limit at m moments, and which of k values could be absent then.
+
+    Attributes:
+        excess_bytes: (m,) what is alive, less the limit.
+        waiting_bytes: (k, m) the bytes of each value at the moments between its last read in the forward pass and its
+            first read in the backward pass, 0 at all others.
+    """
+
+    excess_bytes: IntArray
+    waiting_bytes: IntArray
+
+
 class TimeIndexedPrices:
     """Computes the live ranges of many plans of one graph, and prices a problem about this graph by them."""
 
@@ -76,6 +90,22 @@ class TimeIndexedPrices:
         last_read, reads = first_read.copy(), order.backward_at[facts.readers] >= 0
         np.maximum.at(last_read, base[facts.producers[reads]], first_read[facts.readers[reads]])
         return Liveness(most_alive, first_read, np.maximum(first_read, last_read[base]))
+
+    def above_limit(self, moments: Liveness, limit_bytes: int, most: int) -> AboveLimit:
+        """Computes what is alive above a limit, and which values could be absent then.
+
+        Args:
+            moments: the live ranges of a plan.
+            limit_bytes: the limit.
+            most: about so many moments are listed, evenly spaced; one of them is that of the peak.
+        """
+        above = np.flatnonzero(moments.alive_bytes > limit_bytes)
+        if len(above) > most:
+            above = np.unique(np.append(above[:: -(-len(above) // most)], moments.alive_bytes.argmax()))
+        first_read = moments.first_read[self._simulator.graph.plannable]
+        waits = (self._last_forward_read[:, None] < above) & (above < first_read[:, None])
+        excess_bytes = moments.alive_bytes[above] - limit_bytes
+        return AboveLimit(excess_bytes, np.where(waits, self._problem.save_bytes[:, None], 0))
 
     def _alive_in(self, step: Timeline) -> IntArray:
         graph, n = self._simulator.graph, len(self._simulator.graph)

@@ -1,0 +1,118 @@
+"""Makes plans keep a limit of the peak: of what they save, they recompute more.
+
+All equal layers change at the same price of memory, so minimum cuts lead to few plans, and one that exceeds the limit a
+little can be worth more than the next one that keeps it. Values that are saved and not yet read could be absent at the
+moments at which too much is alive. Those are recomputed that cost least per byte by which they lower what is above the
+limit, at all these moments together: a greedy cover. What is recomputed takes memory later, and kernels change. So the
+result is predicted, and repaired again if it still exceeds the limit.
+
+Of several plans above the limit, the one is repaired first that is the fastest after what its repair costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from remat.answer.choice import Choice
+from remat.facts.columns import IntArray
+from remat.improve.equivalence_classes import by_class
+from remat.improve.exchanges import Ranking
+from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.predict.memory import Timeline
+
+# At most this many moments above the limit are looked at, and this many classes of values, the largest ones.
+_MOMENTS, _CLASSES = 64, 48
+# This many plans above the limit wait for a repair, those with the lowest peaks; and so many repairs are made.
+_WAITING, _REPAIRS = 4, 8
+# A plan with a larger peak must be faster by this part of a step to wait for a repair.
+_PAYS = 0.0005
+
+
+class Repairs:
+    """Repairs plans above one limit of the peak.
+
+    Args:
+        plans: makes choices legal, and knows the prices of what is recomputed.
+        plan: predicts the peak of a choice; the text says where the choice comes from.
+        ranking: says which of two plans is better.
+        timeline: predicts the live bytes of a choice.
+        classes: (k,) the class of each value of the problem; equal values have equal prices.
+        limit_bytes: the most bytes that the peak may have.
+    """
+
+    def __init__(
+        self,
+        plans: PeakPlans,
+        plan: Callable[[Choice, str], PeakPlan],
+        ranking: Ranking,
+        timeline: Callable[[Choice], Timeline],
+        classes: IntArray,
+        limit_bytes: int,
+    ) -> None:
+        self._plans, self._plan, self._rank, self._timeline = plans, plan, ranking.of, timeline
+        self._classes, self._limit_bytes = classes, limit_bytes
+        self._offers: dict[bytes, tuple[float, Choice] | None] = {}
+
+    def make(self, predicted: Collection[PeakPlan]) -> None:
+        """Makes the most promising repairs.
+
+        Args:
+            predicted: all plans that were predicted, a view: the plans that are made here are added to it.
+        """
+        for _ in range(_REPAIRS):
+            within = (self._rank(plan.choice) for plan in predicted if plan.peak_bytes <= self._limit_bytes)
+            best, done = min(within, default=math.inf), {plan.choice.key for plan in predicted}
+            offers = [self._offer(plan) for plan in self._waiting(predicted)]
+            useful = [offer for offer in offers if offer and offer[0] < best and offer[1].key not in done]
+            if not useful:
+                break
+            _, choice = min(useful, key=lambda offer: offer[0])
+            self._plan(choice, "repair")
+
+    def _waiting(self, predicted: Collection[PeakPlan]) -> list[PeakPlan]:
+        above = [plan for plan in predicted if plan.peak_bytes > self._limit_bytes]
+        waiting, least = list[PeakPlan](), math.inf
+        for plan in sorted(above, key=lambda one: (one.peak_bytes, self._rank(one.choice))):
+            if self._rank(plan.choice) < (1 - _PAYS) * least:
+                waiting, least = [*waiting, plan], self._rank(plan.choice)
+        return waiting[:_WAITING]
+
+    def _offer(self, plan: PeakPlan) -> tuple[float, Choice] | None:
+        """Returns a repaired choice after an estimate of its rank; None if no repair is found."""
+        before, problem = plan.choice, self._plans.problem
+        if before.key not in self._offers:
+            after = self._repaired(before)
+            more = 0 if after is None else after.cost(problem) - before.cost(problem)
+            self._offers[before.key] = None if after is None else (self._rank(before) + more, after)
+        return self._offers[before.key]
+
+    def _repaired(self, choice: Choice) -> Choice | None:
+        above = self._plans.above_limit(choice, self._timeline(choice), self._limit_bytes, _MOMENTS)
+        price = self._prices(choice, np.where(choice.saved[:, None], above.waiting_bytes, 0).max(1, initial=0))
+        dropped, excess = list[int](), above.excess_bytes
+        while excess.any():
+            worth = np.minimum(above.waiting_bytes, excess).sum(1) / price
+            best = int(worth.argmax())
+            if not worth[best]:
+                return None
+            dropped.append(best)
+            price[best] = np.inf
+            excess = np.maximum(excess - above.waiting_bytes[best], 0)
+        after = self._plans.legal.also_recomputing(choice, np.array(dropped, np.int64))
+        return None if after.key == choice.key else after
+
+    def _prices(self, choice: Choice, freed_bytes: IntArray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Returns (k,) what it costs to recompute a value instead; infinite if that frees nothing, or is not known."""
+        problem, legal = self._plans.problem, self._plans.legal
+        groups = sorted(
+            by_class(np.flatnonzero(freed_bytes), self._classes), key=lambda group: -int(freed_bytes[group].sum())
+        )
+        cost, saved_bytes, price = choice.cost(problem), choice.saved_bytes(problem), np.full(len(problem), np.inf)
+        for group in groups[:_CLASSES]:
+            other = legal.also_recomputing(choice, group)
+            if other.saved_bytes(problem) < saved_bytes:
+                price[group] = max((other.cost(problem) - cost) / len(group), 1)
+        return price
