@@ -24,9 +24,17 @@ import remat
 from costmodels import MemoryBudget
 from remat import Corpus, Graph, InvalidOption, TerminationReason
 from remat.improve.one_liners import one_liners
-from remat.improve.progress import ending_at_ctrl_c, ending_within, is_over
+from remat.improve.progress import (
+    OutOfTime,
+    count_prediction,
+    ending_at_ctrl_c,
+    ending_within,
+    is_over,
+    predicting_at_most,
+    predictions_left,
+)
 from remat.plugin import Termination
-from remat.predict.buffers import memory_of
+from remat.predict.buffers import StepMemory, memory_of
 from remat.views.report_page import Page
 from solvers.cpsat import CPSAT
 from solvers.cpsat_backend import run_search
@@ -278,3 +286,39 @@ def test_ctrl_c_in_a_shell_prints_the_best_so_far_and_ends_with_130(tmp_path: Pa
     assert done.returncode == 130, done.stderr
     assert "stopped by Ctrl-C: what is printed, if anything, is the best so far" in done.stderr
     assert json.loads(done.stdout)["termination"]["limit"] == "interrupt"
+
+
+def test_without_a_time_limit_a_search_makes_a_number_of_predictions_that_depends_on_the_graph_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("remat.improve.step_search._VALUES", 0)
+    limit = int(0.7 * memory_of(GRAPH).peak(next(saved for _, saved in one_liners(GRAPH))))
+    predicted = list[int]()
+    for options in ({}, {}, {"time_limit_s": 300}):
+        new_graph = replace(GRAPH, meta={**GRAPH.meta})
+        masks = set[bytes]()
+        kernels = StepMemory.kernels_and_timeline
+
+        def counted(step: StepMemory, saved: Any, masks: set[bytes] = masks, of: Any = kernels) -> Any:
+            masks.add(saved.tobytes())
+            return of(step, saved)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StepMemory, "kernels_and_timeline", counted)
+            found = remat.choose(new_graph, MemoryBudget(limit, of="peak"), **options)
+        assert not found.termination.limit
+        predicted.append(len(masks))
+    assert predicted[0] == predicted[1] <= 30 + len([*one_liners(GRAPH)])
+    assert predicted[2] > predicted[0]
+
+
+def test_predictions_are_counted_unless_a_time_limit_counts() -> None:
+    with predicting_at_most(100):
+        count_prediction(60)
+        assert predictions_left(20) == 2
+        with pytest.raises(OutOfTime):
+            count_prediction(60)
+        assert not is_over(), "this is no time limit"
+    assert predictions_left(20) == float("inf")
+    with ending_within(100), predicting_at_most(0):
+        count_prediction(60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -135,7 +136,8 @@ def step_frontier(
             to the peak of PyTorch's default plan; or a list of limits, in bytes or sizes ("8GB"). A limit that no plan
             keeps has no point.
         device: "cpu", or the name of a GPU, such as "h100", which need not be present; None takes that of the graph.
-        time_limit_s: wall time in seconds, after which the best plans so far are returned.
+        time_limit_s: wall time in seconds for all limits together, which have equal parts of it; None makes a short
+            search for each limit, as in `remat.choose`.
         progress: called with the number of plans looked at so far, and with the pair (peak in bytes, cost) of the last
             one.
 
@@ -162,6 +164,7 @@ def step_frontier(
     def step_ns(plan: PeakPlan) -> float:
         return predictor.ns(predictor.graph.for_all_values(plan.choice.saved))
 
+    end_s = None if time_limit_s is None else time.monotonic() + time_limit_s
     with ending_within(time_limit_s):
         one_liners = one_liner_points(predictor)  # first, so that a search that ends early has them
         searches = list[StepPlans]()
@@ -169,11 +172,12 @@ def step_frontier(
             searches.append(ends := StepPlans(plans, predictor))
             limits = evenly_spaced(ends.smallest_of_one_round.peak_bytes, ends.default_peak_bytes, limits)
         # A search of its own for each limit: what a search finds depends on the plans before it.
-        for limit in limits:
+        for i, limit in enumerate(limits):
             if searches and is_over():
                 break
             searches.append(search := StepPlans(plans, predictor))
-            search.within(limit)
+            with ending_within(None if end_s is None else (end_s - time.monotonic()) / (len(limits) - i)):
+                search.within(limit)
         ended = Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
         termination = ended_early() if is_over() else ended
     found = [plan for search in searches for plan in search.predicted]

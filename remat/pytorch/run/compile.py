@@ -74,8 +74,8 @@ def compile(
         on_error: "raise" (the default), or "fallback" to PyTorch's own partitioner with a warning, if there is
             no plan that passes the checks.
         time_limit_s: wall time in seconds for the search for each plan within a budget, which then ends with its best
-            plan so far. The check of that plan takes additional time. A search for a model of thousands of values takes
-            minutes without a limit.
+            plan so far. The check of that plan takes additional time. None makes a short search if the peak is limited,
+            seconds for a model of thousands of values; a limit of minutes may find a faster step.
         copy_stream: if True, offloaded values are copied in a stream of their own, while kernels run: they stay on the
             device a little longer, and come back a little earlier. Plans within a budget are then chosen for copies
             that kernels hide. If False, kernels wait for each copy.

@@ -69,7 +69,7 @@ class Partitioner(CustomPartitionerFn):
         recompute_parameter_copies: whether no copy of a parameter is saved (see `remat.recompute_parameter_copies`).
         on_error: what to do if there is no plan that passes the checks: "raise", or "fallback" to PyTorch's own
             partitioner, with a warning.
-        time_limit_s: wall time in seconds for the search for each plan; None sets no limit.
+        time_limit_s: wall time in seconds for the search for each plan; None makes a short search (see `remat.choose`).
         follows_torch: whether a memory budget of PyTorch replaces the cost model.
         copy_stream: whether offloaded values are copied in a separate stream (see `remat.compile`).
         noted: modules and marks of the nodes of Dynamo's graph, on which a plan may depend, but torch's key does not.
