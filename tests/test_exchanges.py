@@ -17,6 +17,7 @@ from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
 from remat.facts.columns import IntArray
 from remat.improve.exchanges import Change, Exchanges
+from remat.improve.limited_search import LimitedSearch
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.predict.time import Flops
 
@@ -70,10 +71,13 @@ class Toy:
         return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=saved_bytes)
 
     def exchanges(self, limit_bytes: int) -> Exchanges:
-        return Exchanges(self.plans, self.plan, self, self.timeline, self.classes, limit_bytes)
+        return Exchanges(LimitedSearch(limit_bytes, self.plans, self.plan, self, self.timeline, self.classes))
 
     def of(self, choice: Choice) -> float:
         return self.ns(choice)
+
+    def seems_worse(self, choice: Choice, best: Choice) -> bool:
+        return self.ns(choice) > self.ns(best)
 
     def effects(self, before: Choice, changed: Sequence[Sequence[Choice]]) -> list[float]:
         return [self.ns(choices[0]) - self.ns(before) for choices in changed]

@@ -11,10 +11,12 @@ from remat import Corpus, Graph
 from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
 from remat.improve.equivalence_classes import equivalence_classes
+from remat.improve.limited_search import LimitedSearch
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.repairs import Repairs
 from remat.improve.step_predictor import StepPredictor
 from remat.improve.step_ranking import ByStepTime
+from remat.predict.memory import Timeline
 from remat.predict.time.known_devices import find_device
 
 
@@ -36,10 +38,10 @@ class Search:
         return self.predicted.setdefault(choice.key, PeakPlan(choice, 0, peak_bytes))
 
     def repairs(self, limit_bytes: int) -> Repairs:
-        def timeline(choice: Choice):
+        def timeline(choice: Choice) -> Timeline:
             return self.predictor.timeline(self.graph.for_all_values(choice.saved))
 
-        return Repairs(self.plans, self.plan, self.ranking, timeline, self.classes, limit_bytes)
+        return Repairs(LimitedSearch(limit_bytes, self.plans, self.plan, self.ranking, timeline, self.classes))
 
 
 @pytest.mark.parametrize("name", ["small-bert", "small-resnet"])

@@ -16,18 +16,17 @@ values that are alive at that moment.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.improve.equivalence_classes import by_class
+from remat.improve.limited_search import LimitedSearch
 from remat.improve.peak_descent import saved_at_peak
-from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.predict.memory import Timeline
+from remat.improve.peak_plans import PeakPlan
 
 # At most this many classes are saved, and this many recomputed, to predict what that changes.
 _CLASSES = 16
@@ -101,38 +100,13 @@ class _Offer:
         return self.part * self.change.ns + sum(part.ns for _, part in self.paid)
 
 
-class Ranking(Protocol):
-    """Ranks choices, by step time in nanoseconds or otherwise; less is better (`remat.improve.step_ranking`)."""
-
-    def of(self, choice: Choice, /) -> float: ...
-
-    def effects(self, before: Choice, changed: Sequence[Sequence[Choice]], /) -> list[float]: ...
-
-
 class Exchanges:
-    """Makes exchanges within a limit of the peak.
+    """Makes exchanges within a limit of the peak."""
 
-    Args:
-        plans: makes choices legal; its prices say which classes to try first.
-        plan: predicts the peak of a choice; the text says where the choice comes from.
-        ranking: says which of two plans is better.
-        timeline: predicts the live bytes of a choice.
-        classes: (k,) the class of each value of the problem.
-        limit_bytes: the most bytes that the peak may have.
-    """
-
-    def __init__(
-        self,
-        plans: PeakPlans,
-        plan: Callable[[Choice, str], PeakPlan],
-        ranking: Ranking,
-        timeline: Callable[[Choice], Timeline],
-        classes: IntArray,
-        limit_bytes: int,
-    ) -> None:
-        self._plans, self._plan, self._timeline = plans, plan, timeline
-        self._rank, self._effects = ranking.of, ranking.effects
-        self._classes, self._limit_bytes = classes, limit_bytes
+    def __init__(self, search: LimitedSearch) -> None:
+        self._plans, self._plan, self._timeline = search.plans, search.plan, search.timeline
+        self._rank, self._effects = search.ranking.of, search.ranking.effects
+        self._classes, self._limit_bytes = search.classes, search.limit_bytes
         self._exhausted: set[bytes] = set()  # keys of choices that no exchange makes faster
 
     def improved(self, best: PeakPlan) -> PeakPlan:

@@ -12,16 +12,15 @@ Of several plans above the limit, the one is repaired first that is the fastest 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import IntArray
 from remat.improve.equivalence_classes import by_class
-from remat.improve.exchanges import Ranking
-from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.predict.memory import Timeline
+from remat.improve.limited_search import LimitedSearch
+from remat.improve.peak_plans import PeakPlan
 
 # At most this many moments above the limit are looked at, and this many classes of values, the largest ones.
 _MOMENTS, _CLASSES = 64, 48
@@ -32,28 +31,11 @@ _PAYS = 0.0005
 
 
 class Repairs:
-    """Repairs plans above one limit of the peak.
+    """Repairs plans above one limit of the peak."""
 
-    Args:
-        plans: makes choices legal, and knows the prices of what is recomputed.
-        plan: predicts the peak of a choice; the text says where the choice comes from.
-        ranking: says which of two plans is better.
-        timeline: predicts the live bytes of a choice.
-        classes: (k,) the class of each value of the problem; equal values have equal prices.
-        limit_bytes: the most bytes that the peak may have.
-    """
-
-    def __init__(
-        self,
-        plans: PeakPlans,
-        plan: Callable[[Choice, str], PeakPlan],
-        ranking: Ranking,
-        timeline: Callable[[Choice], Timeline],
-        classes: IntArray,
-        limit_bytes: int,
-    ) -> None:
-        self._plans, self._plan, self._rank, self._timeline = plans, plan, ranking.of, timeline
-        self._classes, self._limit_bytes = classes, limit_bytes
+    def __init__(self, search: LimitedSearch) -> None:
+        self._plans, self._plan, self._timeline = search.plans, search.plan, search.timeline
+        self._rank, self._classes, self._limit_bytes = search.ranking.of, search.classes, search.limit_bytes
         self._offers: dict[bytes, tuple[float, Choice] | None] = {}
 
     def make(self, predicted: Collection[PeakPlan]) -> None:

@@ -15,8 +15,8 @@ limit, some thirty. They come from several sources, and one ranking judges them 
   which save more of some values and less of others (`remat.improve.exchanges`).
 - For the smallest peak: searches for the best plan with the lowest peak so far, which can lead to a lower one, and
   descents, by changes of what is alive at the peak (`remat.improve.peak_descent`), in turn.
-- Mixtures of two plans. One keeps the limit: it is the best such plan, or the one with the lowest peak. The other one
-  exceeds the limit: it is the fastest such plan, or the one that gains most per byte.
+- Mixtures of two plans (`remat.improve.mixtures`). One keeps the limit: it is the best such plan, or the one with the
+  lowest peak. The other one exceeds the limit: it is the fastest such plan, or the one that gains most per byte.
 
 The logger of this module says at level DEBUG of each plan where it comes from, its peak and its rank.
 
@@ -32,9 +32,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
 from statistics import median
-from typing import TypeVar
-
-import numpy as np
 
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
@@ -42,6 +39,8 @@ from remat.facts.columns import BoolArray, IntArray
 from remat.improve.byte_budgets import default_choice, default_saved
 from remat.improve.equivalence_classes import equivalence_classes
 from remat.improve.exchanges import Exchanges
+from remat.improve.limited_search import LimitedSearch
+from remat.improve.mixtures import Mixtures
 from remat.improve.peak_descent import lowered
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.progress import OutOfTime, count_prediction, go_on, predicting_at_most
@@ -52,8 +51,6 @@ from remat.predict.buffers import ALONE, Exchanged, StepMemory
 from remat.predict.memory import Timeline
 
 _LOGGER = logging.getLogger(__name__)
-
-_Changes = TypeVar("_Changes", Exchanges, Repairs)
 
 # At most this many budgets of saved bytes are tried on the way to a limit.
 _BUDGETS = 5
@@ -81,8 +78,6 @@ _DESCENTS = 3
 _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
-# The way between two plans is halved this often to mix them.
-_HALVINGS = 5
 
 
 # Without a time limit, a search predicts so many steps, and if they are small, as many as have so many values together.
@@ -238,31 +233,30 @@ class StepPlans:
         return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
 
     def _search(self, limit_bytes: int) -> None:
-        plans, exchanges = self._at_prices[-1], self._changing(Exchanges, limit_bytes)
+        plans = self._at_prices[-1]
         if self._approach(plans, limit_bytes) >= 1 - _NEAR and len(self._at_prices) == 1:
             return  # the plan is cheap at the very prices that rank it
         self._cut_at_prices(plans, limit_bytes)
-        self._changing(Repairs, limit_bytes).make(self._predicted.values())
+        search = LimitedSearch(limit_bytes, plans, self._plan, self._ranking, self._timeline, self._classes)
+        exchanges = Exchanges(search)
+        Repairs(search).make(self._predicted.values())
         self._try_one_liners(limit_bytes)
-        self._improve_best(exchanges, limit_bytes)
+        self._improve_best(search, exchanges)
         before = self._best(limit_bytes)
         for plans in self._at_prices[:-1]:
             self._approach(plans, limit_bytes)
         for plans in self._at_prices:
             self._approach(plans, int(_LESS * limit_bytes))
         if self._best(limit_bytes) is not before:
-            self._improve_best(exchanges, limit_bytes)
+            self._improve_best(search, exchanges)
 
-    def _changing(self, kind: type[_Changes], limit_bytes: int) -> _Changes:
-        plans = self._at_prices[-1]
-        return kind(plans, self._plan, self._ranking, self._timeline, self._classes, limit_bytes)
-
-    def _improve_best(self, exchanges: Exchanges, limit_bytes: int) -> None:
+    def _improve_best(self, search: LimitedSearch, exchanges: Exchanges) -> None:
+        limit_bytes = search.limit_bytes
         for tried in range(_TRIES):
             best = self._best(limit_bytes)
             if best is None or self._is_fast(best):
                 break
-            self._improve(best, exchanges, limit_bytes, first=not tried)
+            self._improve(best, search, exchanges, first=not tried)
             now = self._best(limit_bytes) or best
             if self._ranking.of(now.choice) >= (1 - _PAYS) * self._ranking.of(best.choice):
                 break
@@ -298,13 +292,13 @@ class StepPlans:
         fastest = min(self._ranking.of(plan.choice) for plan in (self.default, *self._predicted.values()))
         return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
 
-    def _improve(self, best: PeakPlan, exchanges: Exchanges, limit_bytes: int, *, first: bool) -> None:
-        best = self._save_values(best, limit_bytes)
+    def _improve(self, best: PeakPlan, search: LimitedSearch, exchanges: Exchanges, *, first: bool) -> None:
+        best, mixtures = self._save_values(best, search.limit_bytes), Mixtures(search)
         if first:
             best = exchanges.with_small_values(best)
-        best = self._save_values(exchanges.improved(best), limit_bytes)
-        self._mix_with_better(best, limit_bytes)
-        self._mix_with_better(min(self._predicted.values(), key=_peak), limit_bytes)
+        best = self._save_values(exchanges.improved(best), search.limit_bytes)
+        mixtures.make(best, self._predicted.values())
+        mixtures.make(min(self._predicted.values(), key=_peak), self._predicted.values())
 
     def _approach(self, plans: PeakPlans, limit_bytes: int) -> float:
         """Tries budgets of saved bytes, and returns the fraction of the limit that the last plan within it uses.
@@ -384,39 +378,6 @@ class StepPlans:
 
     def _is_better(self, plan: PeakPlan, best: PeakPlan, limit_bytes: int) -> bool:
         return plan.peak_bytes <= limit_bytes and self._ranking.of(plan.choice) < self._ranking.of(best.choice)
-
-    def _mix_with_better(self, best: PeakPlan, limit_bytes: int) -> None:
-        rank = self._ranking.of(best.choice)
-
-        def gain(plan: PeakPlan) -> float:
-            return (rank - self._ranking.of(plan.choice)) / (plan.peak_bytes - limit_bytes)
-
-        above = (plan for plan in self._predicted.values() if plan.peak_bytes > limit_bytes)
-        better = [plan for plan in above if self._ranking.of(plan.choice) < (1 - _PAYS) * rank]
-        if not better:
-            return
-        partners = max(better, key=gain), min(better, key=lambda plan: self._ranking.of(plan.choice))
-        # The fastest plan is needed, too: on a BERT, to save what it saves of the loss freed 0.5 GB of 7.3 GB.
-        for plan in dict.fromkeys(partners):
-            self._mix(best, plan, limit_bytes)
-
-    def _mix(self, within: PeakPlan, above: PeakPlan, limit_bytes: int) -> None:
-        """Mixes two plans: one within the limit up to some value, a better one after it, as far as the limit allows.
-
-        What is saved late in the forward pass is read, and freed, first in the backward pass. A mixture is only
-        predicted if it does not seem worse than the plan within the limit.
-        """
-        masks = within.choice.saved, above.choice.saved
-        differences, position = np.flatnonzero(masks[0] != masks[1]), np.arange(len(masks[0]))
-        first, last = 0, len(differences)
-        for _ in range(_HALVINGS):
-            middle = (first + last) // 2
-            if middle in (first, last):
-                break
-            choice = self._plans.legal.saving(np.where(position < differences[middle], *masks))
-            keeps = self._saved_bytes(choice) <= limit_bytes and not self._ranking.seems_worse(choice, within.choice)
-            keeps = keeps and self._plan(choice, "mixture").peak_bytes <= limit_bytes
-            first, last = (first, middle) if keeps else (middle, last)
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted and self._predicted:  # the first plan is there however long it takes
