@@ -16,7 +16,8 @@ from typing import Any
 
 import remat
 from costmodels import MemoryBudget
-from experiments.bench.users_table import CHECKPOINTED, STEPS, captured, default_ns, slower_points
+from experiments.bench.users_table import STEPS, captured, default_ns, our_overhead_at, slower_points
+from experiments.models.measured_models import CHECKPOINTED
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable
 from remat.improve.step_predictor import StepPredictor
@@ -44,12 +45,10 @@ def measure(name: str) -> Iterator[dict[str, Any]]:
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Says how much less a step takes after a longer search."""
     found = [row for row in rows if row["long_overhead"] is not None]
-    better = sum(row["long_overhead"] < row["our_overhead"] - 1e-3 for row in found)
-    worse = sum(row["long_overhead"] > row["our_overhead"] + 1e-3 for row in found)
-    less, default = (
-        statistics.median(1 - row[key] / row["rival_overhead"] for row in found)
-        for key in ("long_overhead", "our_overhead")
-    )
+    gains = [our_overhead_at(row) - row["long_overhead"] for row in found]
+    better, worse = sum(gain > 1e-3 for gain in gains), sum(gain < -1e-3 for gain in gains)
+    less = statistics.median(1 - row["long_overhead"] / row["rival_overhead"] for row in found)
+    default = statistics.median(1 - our_overhead_at(row) / row["rival_overhead"] for row in found)
     lines = [
         f"points: {len(rows)}; no plan found: {len(rows) - len(found)}; a step that is faster than without a time "
         f"limit by more than 0.1 %: {better}; slower: {worse}",

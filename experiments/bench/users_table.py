@@ -84,7 +84,13 @@ def slower_points(name: str) -> Iterator[dict[str, Any]]:
     """Yields the points of one step at which PyTorch's plan is slower than its default by more than 0.5%."""
     for row in Results.read(TABLE.path).rows:
         if row["case"] == name and row["rival_overhead"] > SLOWER:
-            yield {key: row[key] for key in ("rival", "peak_bytes", "rival_overhead", "our_overhead")}
+            yield {key: row[key] for key in ("rival", "peak_bytes", "rival_overhead")}
+
+
+def our_overhead_at(row: dict[str, Any]) -> float:
+    """Returns the overhead of our plan at the point of a row, which another table has."""
+    rows = Results.read(TABLE.path).rows
+    return next(r["our_overhead"] for r in rows if (r["case"], r["rival"]) == (row["case"], row["rival"]))
 
 
 def default_ns(predictor: StepPredictor) -> float:
