@@ -260,10 +260,7 @@ def _own_peak(candidate: _Candidate) -> int:
 
 
 def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float]]:
-    """Lists plans of one graph with their ranks, from a search in which the other graphs save the fewest bytes.
-
-    The first plan is the cheapest.
-    """
+    """Lists plans of one graph with their ranks, from a search in which the other graphs save the fewest bytes."""
     part, memories = peak.parts[i], [peak.memory(j, other.smallest_choice) for j, other in enumerate(peak.parts)]
     simulated = PeakPlans(part.graph, replace(part.problem, budget_bytes=None), solver)
     if not records_calls(part.graph):
@@ -276,7 +273,7 @@ def _ranked(peak: JointPeak, i: int, solver: Solver) -> list[tuple[Choice, float
     plans = StepPlans(simulated, peak.predictors[i], peak_of, part.exchanged)
     for limit in evenly_spaced(plans.smallest.peak_bytes, plans.cheapest.peak_bytes, _LIMITS)[1:-1]:
         plans.within(limit)
-    return plans.ranked
+    return [(plan.choice, plans.rank(plan)) for plan in plans.predicted]
 
 
 def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Candidate]:

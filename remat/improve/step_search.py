@@ -181,7 +181,7 @@ class StepPlans:
         for plan in sorted(self._predicted.values(), key=_peak):
             if not starts or plan.peak_bytes > (1 + _NEAR) * least_bytes:
                 starts, least_bytes = [*starts, plan], plan.peak_bytes
-            elif self._ranking.of(plan.choice) < self._ranking.of(starts[-1].choice):
+            elif self.rank(plan) < self.rank(starts[-1]):
                 starts[-1] = plan
         return starts[:_DESCENTS]
 
@@ -215,22 +215,20 @@ class StepPlans:
         within = [plan for key, plan in self._predicted.items() if key in one_liners and plan.peak_bytes <= limit_bytes]
         untried = [plan for plan in within if not any(plan is other for other in tried)]
         may_keep = [*untried, *([] if tighter is None else [tighter])]
-        return min(may_keep, key=lambda plan: self._ranking.of(plan.choice), default=None)
+        return min(may_keep, key=self.rank, default=None)
 
     @property
     def predicted(self) -> list[PeakPlan]:
         """Returns all plans that were predicted."""
         return [*self._predicted.values()]
 
-    @property
-    def ranked(self) -> list[tuple[Choice, float]]:
-        """Returns all plans that were predicted, each with its rank; the first is that of least cost."""
-        choices = [self.cheapest.choice, *(plan.choice for plan in self._predicted.values())]
-        return [(choice, self._ranking.of(choice)) for choice in {one.key: one for one in choices}.values()]
+    def rank(self, plan: PeakPlan) -> float:
+        """Returns the rank of a plan: the time of its step in nanoseconds, or its cost; less is better."""
+        return self._ranking.of(plan.choice)
 
     def _best(self, limit_bytes: int) -> PeakPlan | None:
         within = (plan for plan in self._predicted.values() if plan.peak_bytes <= limit_bytes)
-        return min(within, key=lambda plan: (self._ranking.of(plan.choice), plan.peak_bytes), default=None)
+        return min(within, key=lambda plan: (self.rank(plan), plan.peak_bytes), default=None)
 
     def _search(self, limit_bytes: int) -> None:
         plans = self._at_prices[-1]
@@ -258,7 +256,7 @@ class StepPlans:
                 break
             self._improve(best, search, exchanges, first=not tried)
             now = self._best(limit_bytes) or best
-            if self._ranking.of(now.choice) >= (1 - _PAYS) * self._ranking.of(best.choice):
+            if self.rank(now) >= (1 - _PAYS) * self.rank(best):
                 break
 
     def _cut_at_prices(self, plans: PeakPlans, limit_bytes: int) -> None:
@@ -289,8 +287,8 @@ class StepPlans:
         """
         if len(self._at_prices) == 1:
             return False
-        fastest = min(self._ranking.of(plan.choice) for plan in (self.default, *self._predicted.values()))
-        return self._ranking.of(best.choice) <= (1 + _ENOUGH) * fastest
+        fastest = min(self.rank(plan) for plan in (self.default, *self._predicted.values()))
+        return self.rank(best) <= (1 + _ENOUGH) * fastest
 
     def _improve(self, best: PeakPlan, search: LimitedSearch, exchanges: Exchanges, *, first: bool) -> None:
         best, mixtures = self._save_values(best, search.limit_bytes), Mixtures(search)
@@ -348,10 +346,10 @@ class StepPlans:
             simulated = self._plans.simulated_peak(choice)
             if _LOWER * min(parts) * simulated <= limit_bytes:
                 near.append((median(parts) * simulated > limit_bytes, choice.cost(problem), choice))
-        ranks = {self.default.choice.cost(problem): self._ranking.of(self.default.choice)}
+        ranks = {self.default.choice.cost(problem): self.rank(self.default)}
         for _, cost, choice in sorted(near, key=lambda one: one[:2]):
             best, other = self._best(limit_bytes), max((one for one in ranks if one <= cost), default=min(ranks))
-            if best is None or ranks[other] + cost - other <= (1 + _SLACK) * self._ranking.of(best.choice):
+            if best is None or ranks[other] + cost - other <= (1 + _SLACK) * self.rank(best):
                 go_on()
                 self._predict(choice, "one-liner")
                 ranks[cost] = self._ranking.of(choice)
@@ -377,7 +375,7 @@ class StepPlans:
         return best
 
     def _is_better(self, plan: PeakPlan, best: PeakPlan, limit_bytes: int) -> bool:
-        return plan.peak_bytes <= limit_bytes and self._ranking.of(plan.choice) < self._ranking.of(best.choice)
+        return plan.peak_bytes <= limit_bytes and self.rank(plan) < self.rank(best)
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted and self._predicted:  # the first plan is there however long it takes
