@@ -23,7 +23,7 @@ _TABLES = {
     "accuracy": "attention_rate attention_workspaces compiled_peaks eager_peaks forecast_error foreign_peaks "
     "gpu_compared gpu_peaks gpu_training traffic_error traffic_error_triton",
     "bench": "acquisition greedy largest_batches least_overhead measured_batches measured_copies measured_steps "
-    "long_searches rivals simple_searches speed users_table",
+    "rivals simple_searches speed users_table",
     "recipes": "recipe_losses",
 }
 MODULES = [*(f"{of}.{name}" for of, names in _TABLES.items() for name in names.split()), "compare_solvers", "sources"]

@@ -210,16 +210,6 @@ def test_the_page_states_how_our_steps_compare_with_pytorchs_one_liners() -> Non
     assert f"A search takes {min(seconds):.0f} to {max(seconds):.0f} s of processor time" in page
 
 
-def test_the_page_states_what_longer_searches_find() -> None:
-    page, rows = sentences(section("What PyTorch gives in one line, for an H100")), rows_of("long_searches")
-    assert all(row["long_overhead"] is not None for row in rows)
-    gains = [our_overhead_at(row) - row["long_overhead"] for row in rows]
-    less = statistics.median(1 - row["long_overhead"] / row["rival_overhead"] for row in rows)
-    faster, slower = sum(gain > 1e-3 for gain in gains), sum(gain < -1e-3 for gain in gains)
-    assert f"at the {len(rows)} peaks of every layer checkpointed, the overhead is then {less:.0%} lower" in page
-    assert f"{faster} steps are faster by more than 0.1% of a step, {slower} slower" in page
-
-
 def test_the_page_states_how_much_less_overhead_is_possible() -> None:
     page = sentences(section("What PyTorch gives in one line, for an H100"))
     layers = [row for row in rows_of("least_overhead") if row["rival"].startswith("every layer checkpointed")]

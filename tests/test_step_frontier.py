@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from costmodels import MemoryBudget
 from remat import Corpus, Graph, InvalidOption, LimitReached
 from remat.improve.byte_budgets import default_plan, evenly_spaced
 from remat.improve.one_liners import one_liners
+from remat.improve.progress import is_over
+from remat.improve.step_search import StepPlans
 from remat.predict.time import modelled_time
 
 GRAPH = Corpus.open().graph("small-dropout-mlp")
@@ -112,3 +115,20 @@ def test_old_names_say_what_to_use_instead() -> None:
     for name in ("refine", "Refined", "traffic_frontier", "TrafficFrontier"):
         with pytest.raises(AttributeError, match=r"remat\.(choose|step_frontier)"):
             getattr(remat, name)
+
+
+def test_a_search_that_one_limit_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    within, calls = StepPlans.within, list[int]()
+
+    def slow_at_first(plans: StepPlans, limit_bytes: int) -> object:
+        while not calls and not is_over():
+            time.sleep(0.01)
+        calls.append(limit_bytes)
+        return within(plans, limit_bytes)
+
+    monkeypatch.setattr(StepPlans, "within", slow_at_first)
+    graph = Corpus.open().graph("small-layernorm-gelu-mlp")
+    found = remat.step_frontier(graph, ["8MB", "9MB"], device="h100", time_limit_s=20)
+    assert calls == [8_000_000, 9_000_000]
+    assert found.termination.limit == "time"
+    assert remat.step_frontier(graph, ["9MB"], device="h100").termination.limit is None

@@ -18,6 +18,7 @@ import remat
 from costmodels import MemoryBudget, RecomputeTime
 from experiments.models.workloads import gpt_small
 from remat import Corpus, Graph
+from remat.answer.choice import Choice
 from remat.errors import InvalidOption, UnknownName
 from remat.improve.byte_budgets import default_choice, default_plan
 from remat.improve.one_liners import one_liners
@@ -232,3 +233,22 @@ def test_a_plan_that_is_as_fast_as_the_fastest_one_is_not_improved(caplog: pytes
         sources = {record.getMessage().split(":")[0] for record in caplog.records}
         assert {"least cost", "one-liner"} <= sources
         assert bool(sources & improvements) == is_improved
+
+
+def test_ranked_by_price_a_plan_is_no_dearer_than_a_one_liner_that_keeps_the_limit() -> None:
+    class Products(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(256, 256)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.first(x).sin() * x.cos()).exp().sum()
+
+    graph = remat.capture(Products(), torch.randn(512, 256), device="h100")
+    model = MemoryBudget(790_532, of="peak", estimator="flops")
+    found, problem, peaks = remat.choose(graph, model, device="h100"), model.pose_without_peak(graph), StepMemory(graph)
+    choices = [Choice.from_saved(problem, saved[graph.plannable]) for _, saved in one_liners(graph)]
+    within = [one for one in choices if peaks.peak(graph.for_all_values(one.saved)) <= 790_532]
+    assert within
+    assert found.objective is not None
+    assert found.objective <= min(choice.cost(problem) for choice in within)

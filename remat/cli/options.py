@@ -49,6 +49,8 @@ _DEVICE = "Compile for this device: cpu, cuda; or a100, a100-40gb, h100, h200, e
 DeviceName = Annotated[str | None, typer.Option("--device", help=_DEVICE)]
 _OPTIMIZER = "An optimizer of torch.optim with its options (adamw, sgd:momentum=0.9), or `none`."
 OptimizerName = Annotated[str, typer.Option(help=_OPTIMIZER)]
-_LIMIT = "Seconds for all searches together, which then use the best plan so far; without it, they are short."
+_LIMIT = (
+    "Seconds for all searches together, which then use the best plan so far; a search for a peak is short without it."
+)
 TimeLimit = Annotated[float | None, typer.Option("--time-limit", metavar="S", min=0.001, help=_LIMIT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]

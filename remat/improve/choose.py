@@ -58,9 +58,9 @@ def choose(
         device: "cpu", or the name of a GPU, such as "h100": kernels, peaks and times are predicted for it. None takes
             the device that the estimator of the cost model names, or else the device of the graph.
         time_limit_s: wall time in seconds, for solvers that support a limit. If the peak is limited, None makes a short
-            search, of some thirty predicted steps. With a limit, the search goes on until the time is up or nothing
-            makes the step faster; computing its lower bound takes additional time. If no plan so far keeps the limit
-            of the peak, those that PyTorch gives in one line are still tried.
+            search: some thirty predicted steps, and more of small graphs. With a limit, the search goes on until the
+            time is up or nothing makes the step faster; computing its lower bound takes additional time. If no plan so
+            far keeps the limit of the peak, those that PyTorch gives in one line are still tried.
         throw: whether to raise if there is no plan; if False, a solution without a plan is returned.
         progress: called if the peak is limited, with the number of plans simulated so far, and with the pair (peak in
             bytes, cost) of the last plan.

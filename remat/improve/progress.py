@@ -27,7 +27,7 @@ _values_left: ContextVar[list[int] | None] = ContextVar("values_left", default=N
 
 
 class OutOfTime(Exception):
-    """Ends a search that has no time for another plan; the caller has the plans that were found before."""
+    """Ends a search that has no time, or no prediction, for another plan; the caller has the plans found before."""
 
 
 def check_progress(progress: object) -> None:

@@ -6,7 +6,8 @@ moments at which too much is alive. Those are recomputed that cost least per byt
 limit, at all these moments together: a greedy cover. What is recomputed takes memory later, and kernels change. So the
 result is predicted, and repaired again if it still exceeds the limit.
 
-Of several plans above the limit, the one is repaired first that is the fastest after what its repair costs.
+Of several plans above the limit, the one is repaired first that is the fastest after what its repair costs. What is
+above the limit is that of one call alone. So few plans are repaired if a limit is for several calls or graphs together.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class StepFrontier:
         one_liners: what PyTorch gives in one line (`remat.improve.one_liners`), by ascending peak; the peaks are those
             of `torch.compile`.
         device: the full name of the device, to be read by people.
-        termination: whether the search came to its end, or what ended it earlier.
+        termination: what ended a search early, if anything did.
     """
 
     points: tuple[StepPoint, ...]
@@ -127,8 +127,9 @@ def step_frontier(
 ) -> StepFrontier:
     """Searches for the fastest training step within each of several limits of its peak.
 
-    Within each limit the plan is at least as fast as that of `remat.choose` with `MemoryBudget(limit, of="peak")` and
-    the same device: each limit has a search of its own, and then the best plan of all searches that keeps it.
+    Without a time limit, the plan within each limit is at least as fast as that of `remat.choose` with
+    `MemoryBudget(limit, of="peak")` and the same device: each limit has a search of its own, and then the best plan of
+    all searches that keeps it.
 
     Args:
         graph: a graph that records its calls, as `remat.capture` makes it.
@@ -136,8 +137,8 @@ def step_frontier(
             to the peak of PyTorch's default plan; or a list of limits, in bytes or sizes ("8GB"). A limit that no plan
             keeps has no point.
         device: "cpu", or the name of a GPU, such as "h100", which need not be present; None takes that of the graph.
-        time_limit_s: wall time in seconds for all limits together, which have equal parts of it; None makes a short
-            search for each limit, as in `remat.choose`.
+        time_limit_s: wall time in seconds for all limits together: each has an equal part of what the ones before left.
+            None makes a short search for each limit, as in `remat.choose`.
         progress: called with the number of plans looked at so far, and with the pair (peak in bytes, cost) of the last
             one.
 
@@ -167,19 +168,20 @@ def step_frontier(
     end_s = None if time_limit_s is None else time.monotonic() + time_limit_s
     with ending_within(time_limit_s):
         one_liners = one_liner_points(predictor)  # first, so that a search that ends early has them
-        searches = list[StepPlans]()
+        searches, early = list[StepPlans](), None
         if isinstance(limits, int):
             searches.append(ends := StepPlans(plans, predictor))
-            limits = evenly_spaced(ends.smallest_of_one_round.peak_bytes, ends.default_peak_bytes, limits)
+            with ending_within(_part_of(end_s, limits + 1)):
+                least_bytes = ends.smallest_of_one_round.peak_bytes
+            limits = evenly_spaced(least_bytes, ends.default_peak_bytes, limits)
         # A search of its own for each limit: what a search finds depends on the plans before it.
         for i, limit in enumerate(limits):
             if searches and is_over():
                 break
             searches.append(search := StepPlans(plans, predictor))
-            with ending_within(None if end_s is None else (end_s - time.monotonic()) / (len(limits) - i)):
+            with ending_within(_part_of(end_s, len(limits) - i)):
                 search.within(limit)
-        ended = Termination(TerminationReason.FEASIBLE, detail="the search came to its end")
-        termination = ended_early() if is_over() else ended
+                early = early or (ended_early() if is_over() else None)
     found = [plan for search in searches for plan in search.predicted]
     points = list[StepPoint]()
     for limit in limits:
@@ -189,12 +191,18 @@ def step_frontier(
             points.append(StepPoint(best.peak_bytes, step_ns(best), plan := best.choice.plan(problem)))
             check_plan(problem, plan)
     if not points:
-        early = f"{termination.detail}; " if termination.limit else ""
         raise LimitReached(
-            f"{early}no plan was found with a peak of at most {max(limits)} bytes; the smallest found is "
-            f"{min(plan.peak_bytes for plan in found)}; raise the limits"
+            f"{f'{early.detail}; ' if early else ''}no plan was found with a peak of at most {max(limits)} bytes; the "
+            f"smallest found is {min(plan.peak_bytes for plan in found)}; raise the limits"
         )
-    return StepFrontier(tuple(pareto_front(points, key=_costs)), one_liners, predictor.device.name, termination)
+    whole = Termination(
+        TerminationReason.FEASIBLE, detail=f"{'a short' if end_s is None else 'a'} search for each limit"
+    )
+    return StepFrontier(tuple(pareto_front(points, key=_costs)), one_liners, predictor.device.name, early or whole)
+
+
+def _part_of(end_s: float | None, count: int) -> float | None:
+    return None if end_s is None else (end_s - time.monotonic()) / count
 
 
 def one_liner_points(predictor: StepPredictor) -> tuple[StepPoint, ...]:

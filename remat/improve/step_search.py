@@ -1,7 +1,8 @@
 """Searches for the best plan whose compiled step keeps a limit of memory (`remat.predict.buffers`).
 
 To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted: without a time
-limit, some thirty. They come from several sources, and one ranking judges them all (`remat.improve.step_ranking`):
+limit, some thirty, and more of small graphs. They come from several sources, and one ranking judges them all
+(`remat.improve.step_ranking`):
 
 - Budgets of saved bytes. Mostly the peak occurs when all saved values are alive, and falls by the bytes that are not
   saved. So the next budget is lower by the bytes by which the last plan exceeds the limit. Once one plan is above the
@@ -141,12 +142,12 @@ class StepPlans:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
         others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
-        with suppress(OutOfTime), self._effort():
+        with suppress(OutOfTime):
             self._try_low_plans()
-            before = math.inf
-            while self._least_bytes < (1 - _NEAR) * before:
-                before = self._least_bytes
-                self._lower_peaks()
+        before = math.inf
+        while self._least_bytes < (1 - _NEAR) * before:
+            before = self._least_bytes
+            self._lower_peaks()
         self._predicted |= others
         smallest = self._best(int((1 + _TIE) * self._least_bytes))
         assert smallest is not None  # at least the plan with that peak
@@ -156,9 +157,9 @@ class StepPlans:
     def smallest_of_one_round(self) -> PeakPlan:
         """Returns the plan with the lowest peak after one round of the search for `smallest`, which makes several."""
         _ = self.cheapest
-        with suppress(OutOfTime), self._effort():
+        with suppress(OutOfTime):
             self._try_low_plans()
-            self._lower_peaks()
+        self._lower_peaks()
         return min(self._predicted.values(), key=_peak)
 
     def _try_low_plans(self) -> None:
@@ -167,9 +168,11 @@ class StepPlans:
             self._plan(choice, "one-liner")
 
     def _lower_peaks(self) -> None:
-        self._search(self._least_bytes)
-        for start in self._apart():
-            lowered(start, self._plans, self._plan, self._timeline, self._classes)
+        with suppress(OutOfTime), self._effort():
+            self._search(self._least_bytes)
+        with suppress(OutOfTime), self._effort():
+            for start in self._apart():
+                lowered(start, self._plans, self._plan, self._timeline, self._classes)
 
     @property
     def _least_bytes(self) -> int:
@@ -233,7 +236,8 @@ class StepPlans:
     def _search(self, limit_bytes: int) -> None:
         plans = self._at_prices[-1]
         if self._approach(plans, limit_bytes) >= 1 - _NEAR and len(self._at_prices) == 1:
-            return  # the plan is cheap at the very prices that rank it
+            self._try_one_liners(limit_bytes)  # the plan is cheap at the very prices that rank it
+            return
         self._cut_at_prices(plans, limit_bytes)
         search = LimitedSearch(limit_bytes, plans, self._plan, self._ranking, self._timeline, self._classes)
         exchanges = Exchanges(search)
@@ -263,7 +267,7 @@ class StepPlans:
         """Prices memory at each moment by what is alive then in the step with the lowest peak, and tries minimum cuts.
 
         A higher price lowers the peak, until so much is recomputed at once that the peak rises again. So the price goes
-        up if the peak is above the limit, and down if it is within the limit or rises; the steps are halved each time.
+        up if the peak is above the limit, and down if it is within the limit or rises: by bisection of its logarithm.
         """
         best = self._best(limit_bytes)
         if best is not None and self._is_fast(best):
