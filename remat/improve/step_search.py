@@ -244,6 +244,8 @@ class StepPlans:
         Repairs(search).make(self._predicted.values())
         self._try_one_liners(limit_bytes)
         self._improve_best(search, exchanges)
+        if len(self._at_prices) == 1:
+            return  # a budget that is not used up makes no plan cheaper
         before = self._best(limit_bytes)
         for plans in self._at_prices[:-1]:
             self._approach(plans, limit_bytes)
