@@ -182,6 +182,7 @@ def step_frontier(
             with ending_within(_part_of(end_s, len(limits) - i)):
                 search.within(limit)
                 early = early or (ended_early() if is_over() else None)
+        early = early or (ended_early() if is_over() else None)
     found = [plan for search in searches for plan in search.predicted]
     points = list[StepPoint]()
     for limit in limits:
