@@ -282,7 +282,7 @@ def _undominated(pool: Sequence[_Candidate], crossing: Set[str]) -> Iterator[_Ca
     for one in pool:
         kinds.setdefault(one.memory.held_storages & crossing, []).append(one)
     for alike in kinds.values():
-        different = {(*_bytes(one.memory), one.rank): one for one in alike}
+        different = {(*_bytes(one.memory), one.rank): one for one in reversed(alike)}  # of equals, the first one
         figures = np.array([*different])
         for one, own in zip(different.values(), figures, strict=True):
             if not ((figures <= own).all(1) & (figures < own).any(1)).any():
