@@ -135,13 +135,13 @@ class StepPlans:
     def default(self) -> PeakPlan:
         """Returns a legal plan that saves what PyTorch's default saves, or the cheapest plan if there is none."""
         choice = default_choice(self._graph, self._problem)
-        return self.cheapest if choice is None else self._plan(choice, "PyTorch's default")
+        return self.cheapest if choice is None else self._predict(choice, "PyTorch's default")
 
     @cached_property
     def smallest(self) -> PeakPlan:
         """Returns the best plan with the smallest peak found; it is not proven that no plan has a smaller one."""
         # Other plans are put aside: what a search finds depends on the plans before it, and this one must not.
-        others, self._predicted = self._predicted, {self.cheapest.choice.key: self.cheapest}
+        others, self._predicted = self._predicted, {one.choice.key: one for one in (self.cheapest, self.default)}
         with suppress(OutOfTime):
             self._try_low_plans()
         before = math.inf
