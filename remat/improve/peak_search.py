@@ -251,7 +251,7 @@ def _none_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> Solu
     detail = (
         f"{f'{early.detail}; ' if is_over() else ''}no plan was found with a peak of at most {limit_bytes} bytes. The "
         f"smallest found is {smallest_bytes} ({human_bytes(smallest_bytes)}), and none is below {least_bytes} "
-        f"({human_bytes(least_bytes)}); raise the budget, or search longer with time_limit_s"
+        f"({human_bytes(least_bytes)}); raise the budget"
     )
     return Solution(None, None, replace(early, reason=TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
 
