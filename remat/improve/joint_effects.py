@@ -46,8 +46,8 @@ def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Se
     graph = predictor.graph
     kernels = predictor.kernels(graph.for_all_values(before.saved))
     effects, waiting, alone = dict[int, float](), [*range(len(changed))], set[int]()
-    most = min(_VALUES // len(graph), predictions_left(len(graph)) // _PART)
-    for _ in range(max(_STEPS, int(most))):
+    most = int(min(_VALUES / len(graph), predictions_left(len(graph)) / _PART))
+    for _ in range(max(_STEPS, most)):
         first_only = waiting and waiting[0] in alone
         together, saved = _made_together(predictor, before, changed, waiting[:1] if first_only else waiting)
         if not together:

@@ -11,6 +11,9 @@ from remat.facts.columns import IntArray
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.predict.memory import Timeline
 
+PAYS = 0.0005
+"""A change that makes a step faster by less than this part of it does not pay."""
+
 
 class Ranking(Protocol):
     """Ranks choices, by step time in nanoseconds or otherwise; less is better (`remat.improve.step_ranking`)."""

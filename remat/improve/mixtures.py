@@ -11,13 +11,11 @@ from collections.abc import Collection
 import numpy as np
 
 from remat.answer.plan_facts import distinct_bytes
-from remat.improve.limited_search import LimitedSearch
+from remat.improve.limited_search import PAYS, LimitedSearch
 from remat.improve.peak_plans import PeakPlan
 
 # The way between two plans is halved this often to mix them.
 _HALVINGS = 5
-# A plan above the limit must be faster than the one within it by this part of a step.
-_PAYS = 0.0005
 
 
 class Mixtures:
@@ -39,7 +37,7 @@ class Mixtures:
             return (rank - self._rank(plan.choice)) / (plan.peak_bytes - self._limit_bytes)
 
         above = (plan for plan in predicted if plan.peak_bytes > self._limit_bytes)
-        better = [plan for plan in above if self._rank(plan.choice) < (1 - _PAYS) * rank]
+        better = [plan for plan in above if self._rank(plan.choice) < (1 - PAYS) * rank]
         if not better:
             return
         partners = max(better, key=gain), min(better, key=lambda plan: self._rank(plan.choice))

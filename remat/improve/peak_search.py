@@ -247,13 +247,13 @@ def fit_peak(
 
 
 def _none_found(limit_bytes: int, smallest_bytes: int, least_bytes: int) -> Solution:
-    early = ended_early() if is_over() else Termination(TerminationReason.NO_PLAN_FOUND)
+    ended = _ended()
     detail = (
-        f"{f'{early.detail}; ' if is_over() else ''}no plan was found with a peak of at most {limit_bytes} bytes. The "
+        f"{ended.detail and f'{ended.detail}; '}no plan was found with a peak of at most {limit_bytes} bytes. The "
         f"smallest found is {smallest_bytes} ({human_bytes(smallest_bytes)}), and none is below {least_bytes} "
         f"({human_bytes(least_bytes)}); raise the budget"
     )
-    return Solution(None, None, replace(early, reason=TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
+    return Solution(None, None, replace(ended, reason=TerminationReason.NO_PLAN_FOUND, detail=detail), None, NAME)
 
 
 def _searched_on(

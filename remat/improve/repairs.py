@@ -20,15 +20,13 @@ import numpy as np
 from remat.answer.choice import Choice
 from remat.facts.columns import IntArray
 from remat.improve.equivalence_classes import by_class
-from remat.improve.limited_search import LimitedSearch
+from remat.improve.limited_search import PAYS, LimitedSearch
 from remat.improve.peak_plans import PeakPlan
 
 # At most this many moments above the limit are looked at, and this many classes of values, the largest ones.
 _MOMENTS, _CLASSES = 64, 48
 # This many plans above the limit wait for a repair, those with the lowest peaks; and so many repairs are made.
 _WAITING, _REPAIRS = 4, 8
-# A plan with a larger peak must be faster by this part of a step to wait for a repair.
-_PAYS = 0.0005
 
 
 class Repairs:
@@ -59,7 +57,7 @@ class Repairs:
         above = [plan for plan in predicted if plan.peak_bytes > self._limit_bytes]
         waiting, least = list[PeakPlan](), math.inf
         for plan in sorted(above, key=lambda one: (one.peak_bytes, self._rank(one.choice))):
-            if self._rank(plan.choice) < (1 - _PAYS) * least:
+            if self._rank(plan.choice) < (1 - PAYS) * least:  # otherwise its larger peak does not pay
                 waiting, least = [*waiting, plan], self._rank(plan.choice)
         return waiting[:_WAITING]
 
