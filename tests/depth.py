@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-DEEP_EXAMPLES = 150
+DEEP_EXAMPLES = 100
 
 settings.register_profile(
     "deep", max_examples=DEEP_EXAMPLES, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("quick", settings.get_profile("deep"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("deep"), max_examples=10)
 settings.register_profile("nightly", settings.get_profile("deep"), max_examples=5000, derandomize=False)
 
 deep = pytest.mark.deep

@@ -136,14 +136,15 @@ def test_checkpointed_attention_is_captured_for_a_gpu_without_one() -> None:
 
 
 @deep
-@pytest.mark.parametrize("budget", [1.0, 0.5, 0.3, 0.05])
-def test_peaks_of_a_llama_are_those_of_inductors_code(budget: float) -> None:
+def test_peaks_of_a_llama_are_those_of_inductors_code() -> None:
     with FakeTensorMode():
         model, args = thin_llama((2, 1024), layers=3)
-        ((graph, plans),) = torchs_plans(model.train(), *args, budgets=[budget], device="h200")
-    predicted, written = predicted_and_written(graph, legal_plans(graph, plans)[budget])
-    # At the default, the peak is that of a call of attention, before which Inductor puts a product that it may delay.
-    assert written <= predicted <= (1.01 if budget == 1 else 1) * written
+        ((graph, plans),) = torchs_plans(model.train(), *args, budgets=(1.0, 0.5, 0.3, 0.05), device="h200")
+    for budget, plan in legal_plans(graph, plans).items():
+        predicted, written = predicted_and_written(graph, plan)
+        # At the default, the peak is that of a call of attention, before which Inductor puts a product that it may
+        # delay.
+        assert written <= predicted <= (1.01 if budget == 1 else 1) * written
 
 
 def test_peaks_on_real_gpus_are_predicted_within_seven_thousandths() -> None:

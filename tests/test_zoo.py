@@ -22,8 +22,8 @@ STRATEGIES: dict[str, remat.CostModel] = {
     "save everything": SaveEverything(),
     "save least": SaveLeast(),
 }
-RANDOM_PLANS = 6
-"""For each case: 38 cases make 228 random legal plans in the deep half; the quick one draws one for each kind."""
+RANDOM_PLANS = 4
+"""For each case: 38 cases make 152 random legal plans in the deep half; the quick one draws one for each kind."""
 
 CHOSEN = (
     "pointwise chain",
