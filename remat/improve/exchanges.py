@@ -180,8 +180,8 @@ class Exchanges:
         return _Offer(change, 1 - max(0, missing) / max(change.peak_bytes, 1), paid)
 
     def _tried(self, best: PeakPlan, offer: _Offer, payers: Sequence[Change]) -> PeakPlan | None:
-        count = math.floor(round(offer.part * len(offer.change.values), 6))
-        choice, paid = self._after(best.choice, offer.change.of_count(max(1, count))), offer.paid
+        count = max(1, math.floor(round(offer.part * len(offer.change.values), 6)))
+        choice, paid, first = self._after(best.choice, offer.change.of_count(count)), offer.paid, None
         for _ in range(1 + _REPAIRS):
             for _, part in paid:
                 choice = self._after(choice, part)
@@ -193,10 +193,24 @@ class Exchanges:
                 return None
             if (over := plan.peak_bytes - self._limit_bytes) <= 0:
                 return plan
+            first = first or plan
             paid = list(_paid(over, left_ns / over, self._payers_at_peak(plan, payers)))
             if sum(part.peak_bytes for _, part in paid) > -over:
-                return None
-        return None
+                break
+        assert first is not None
+        part = (self._limit_bytes - best.peak_bytes) / (first.peak_bytes - best.peak_bytes)
+        return self._in_part(best, offer, math.floor(part * count))
+
+    def _in_part(self, best: PeakPlan, offer: _Offer, count: int) -> PeakPlan | None:
+        """Returns the plan after an exchange for so many values of the class, if that keeps the limit and pays."""
+        if not count:
+            return None
+        choice = self._after(best.choice, offer.change.of_count(count))
+        for _, part in offer.paid:
+            choice = self._after(choice, part)
+        plan = self._plan(choice, "exchange in part")
+        pays = self._rank(choice) < (1 - _GAIN) * self._rank(best.choice)
+        return plan if plan.peak_bytes <= self._limit_bytes and pays else None
 
     def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
         """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
@@ -211,30 +225,34 @@ class Exchanges:
     def _changes(self, best: PeakPlan) -> list[Change]:
         """Returns what might be exchanged: the most promising classes, with the effects of changing them."""
         chosen = [
-            (values, saves, more_bytes)
+            (values, saves, other)
             for saves, of in ((True, best.choice.recomputed), (False, best.choice.saved))
-            for values, more_bytes in self._most_promising(best.choice, of, saves)
+            for values, other in self._most_promising(best.choice, of, saves)
         ]
         changed = [
             [self._plans.legal.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values))]
             for values, saves, _ in chosen
         ]
         effects = self._effects(best.choice, changed)
-        # What is saved is alive between the passes, where there may be room; the peak may rise elsewhere, too.
         line = self._timeline(best.choice)
-        room = line.peak_bytes - line.at_forward_end
-        freed = saved_at_peak(self._plans.problem, best.choice, line)
+        moments, freed = self._plans.moments(best.choice, line), saved_at_peak(self._plans.problem, best.choice, line)
+
+        def peak_bytes(values: IntArray, saves: bool, other: Choice) -> int:
+            if not saves:
+                return -int(freed[values].sum())
+            return max(self._plans.peak_with(moments, other.saved & ~best.choice.saved) - line.peak_bytes, 0)
+
         return [
-            Change(values, saves, len(values) * ns, max(more - room, 0) if saves else -int(freed[values].sum()))
-            for (values, saves, more), ns in zip(chosen, effects, strict=True)
+            Change(values, saves, len(values) * ns, peak_bytes(values, saves, other))
+            for (values, saves, other), ns in zip(chosen, effects, strict=True)
         ]
 
-    def _most_promising(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[IntArray, int]]:
+    def _most_promising(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[IntArray, Choice]]:
         """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values.
 
-        Each is listed with the bytes that its change adds to what is saved.
+        Each is listed with the choice after its change.
         """
-        problem, values, classes = self._plans.problem, np.flatnonzero(of), list[tuple[float, IntArray, int]]()
+        problem, values, classes = self._plans.problem, np.flatnonzero(of), list[tuple[float, IntArray, Choice]]()
         cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
         before = int(cost[choice.recomputed].sum())
         for members in by_class(values, self._classes):
@@ -244,8 +262,8 @@ class Exchanges:
             # numbers instead, which take more bytes.
             frees_nothing = more > 0 and not saves
             if abs(more) > _WORTH * self._limit_bytes and not frees_nothing:
-                classes.append((change / max(abs(more), 1), members, more))
-        return [(members, more) for _, members, more in sorted(classes, key=lambda one: one[0])[:_CLASSES]]
+                classes.append((change / max(abs(more), 1), members, other))
+        return [(members, other) for _, members, other in sorted(classes, key=lambda one: one[0])[:_CLASSES]]
 
 
 def _places(count: int) -> list[int]:

@@ -107,6 +107,18 @@ class TimeIndexedPrices:
         excess_bytes = moments.alive_bytes[above] - limit_bytes
         return AboveLimit(excess_bytes, np.where(waits, self._problem.save_bytes[:, None], 0))
 
+    def peak_with(self, moments: Liveness, saved_too: BoolArray) -> int:
+        """Estimates the peak of a plan if it saves more values, a mask (k,) of those of the problem.
+
+        Each is then alive between its last read in the forward pass and its first one in the backward pass. That other
+        values need not be recomputed then is left out.
+        """
+        first_read = moments.first_read[self._simulator.graph.plannable][saved_too]
+        size, changes = self._problem.save_bytes[saved_too], np.zeros(len(moments.alive_bytes) + 1, np.int64)
+        np.add.at(changes, self._last_forward_read[saved_too] + 1, size)
+        np.subtract.at(changes, first_read, size)
+        return int((moments.alive_bytes + np.cumsum(changes)[:-1]).max())
+
     def _alive_in(self, step: Timeline) -> IntArray:
         graph, n = self._simulator.graph, len(self._simulator.graph)
         values = np.array([graph.index[name] for name in step.names], np.int64)
