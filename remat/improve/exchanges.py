@@ -159,11 +159,11 @@ class Exchanges:
             offer = min(offers, key=lambda offer: offer.ns, default=None)
             if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
                 return None
+            if (better := self._tried(best, offer, changes)) is not None:
+                return better
             estimated = [one for one in (offer.change, *(payer for payer, _ in offer.paid)) if not one.is_predicted]
             if estimated:
                 changes[changes.index(estimated[0])] = self._predicted(best, estimated[0])
-            elif (better := self._tried(best, offer, changes)) is not None:
-                return better
             else:
                 refused.append(offer.change)
         return None
