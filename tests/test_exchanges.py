@@ -15,10 +15,11 @@ from costmodels import MemoryBudget, RecomputeTime
 from remat import Graph, GraphBuilder
 from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
-from remat.facts.columns import IntArray
+from remat.facts.columns import BoolArray, IntArray
 from remat.improve.exchanges import Change, Exchanges
 from remat.improve.limited_search import LimitedSearch
 from remat.improve.peak_plans import PeakPlan, PeakPlans
+from remat.improve.time_prices import AboveLimit
 from remat.predict.time import Flops
 
 BYTES = 100
@@ -35,6 +36,18 @@ def kinds(**counts: int) -> Graph:
     return g.build()
 
 
+class ToyPlans(PeakPlans):
+    """All that is saved is alive at one moment."""
+
+    def peaks_with(self, choice: Choice, step: Any, saved_too: Sequence[BoolArray]) -> list[int]:
+        del choice
+        return [step.at_forward_end + int(self.problem.save_bytes[values].sum()) for values in saved_too]
+
+    def above_limit(self, choice: Choice, step: Any, limit_bytes: int, most: int) -> AboveLimit:
+        del choice, most
+        return AboveLimit(np.array([max(step.peak_bytes - limit_bytes, 0)]), self.problem.save_bytes[:, None])
+
+
 class Toy:
     """Prices plans of `kinds`: a recomputed value takes 1, 10 or 20 ns, and what is saved is alive at the peak."""
 
@@ -43,7 +56,7 @@ class Toy:
         self.at_least = at_least
 
     def set_graph(self, graph: Graph) -> None:
-        self.plans = PeakPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
+        self.plans = ToyPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
         names = self.plans.problem.names
         self.kind = np.array([name.rstrip("0123456789") for name in names])
         self.classes = np.unique(self.kind, return_inverse=True)[1]

@@ -2,15 +2,14 @@
 
 For each class of equal values, two changes are possible: the plan saves what it recomputes of the class, or recomputes
 what it saves. For one value of each class it is predicted what the change does to the step time
-(`remat.improve.joint_effects`); what it does to the peak is estimated from the live bytes of the plan before it. These
-effects are taken to be proportional to the number of values that change, and to add up. So to make room for one change,
-those changes are made that cost least time per byte that is needed, the last one in part: nearly as in the fractional
-knapsack of Dantzig (1957), but no value is divided. The changes of the best exchange are then predicted one by one, for
-all values of a class, until an exchange is best of which all effects are predicted. Their sum is only a guess, too: so
-the exchange itself is predicted before it is made.
+(`remat.improve.joint_effects`); what it does to the peak is estimated from the live ranges and live bytes of the plan
+before it. These effects are taken to be proportional to the number of values that change, and to add up. So to make
+room for one change, those changes are made that cost least time per byte that is needed, the last one in part: nearly
+as in the fractional knapsack of Dantzig (1957), but no value is divided. The exchange is predicted before it is made.
+If it fails, its changes are predicted one by one, for all values of a class.
 
 An exchange that exceeds the limit has its peak at another moment than the plan before it. Then it also recomputes
-values that are alive at that moment.
+values that are alive at that moment; or it saves only as many values as fit.
 """
 
 from __future__ import annotations
@@ -235,17 +234,17 @@ class Exchanges:
         ]
         effects = self._effects(best.choice, changed)
         line = self._timeline(best.choice)
-        moments, freed = self._plans.moments(best.choice, line), saved_at_peak(self._plans.problem, best.choice, line)
-
-        def peak_bytes(values: IntArray, saves: bool, other: Choice) -> int:
-            if not saves:
-                return -int(freed[values].sum())
-            return max(self._plans.peak_with(moments, other.saved & ~best.choice.saved) - line.peak_bytes, 0)
-
-        return [
-            Change(values, saves, len(values) * ns, peak_bytes(values, saves, other))
-            for (values, saves, other), ns in zip(chosen, effects, strict=True)
-        ]
+        peaks = self._plans.peaks_with(best.choice, line, [other.saved & ~best.choice.saved for *_, other in chosen])
+        freed = saved_at_peak(self._plans.problem, best.choice, line)
+        changes = list[Change]()
+        for (values, saves, _), ns, peak_bytes in zip(chosen, effects, peaks, strict=True):
+            if saves:
+                changes.append(Change(values, saves, len(values) * ns, max(peak_bytes - line.peak_bytes, 0)))
+            else:  # only those that are alive at the peak pay; others may be alive at the peak of another plan
+                pays = freed[values] > 0
+                parts = values[pays], values[~pays]
+                changes += [Change(part, saves, len(part) * ns, -int(freed[part].sum())) for part in parts if len(part)]
+        return changes
 
     def _most_promising(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[IntArray, Choice]]:
         """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values.

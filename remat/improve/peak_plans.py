@@ -293,9 +293,10 @@ class PeakPlans:
         """Computes what is alive above a limit in the compiled step of a choice (`TimeIndexedPrices.above_limit`)."""
         return self._clock.above_limit(self.moments(choice, step), limit_bytes, most)
 
-    def peak_with(self, moments: Liveness, saved_too: BoolArray) -> int:
-        """Estimates the peak of a plan if it saves more values (`TimeIndexedPrices.peak_with`)."""
-        return self._clock.peak_with(moments, saved_too)
+    def peaks_with(self, choice: Choice, step: Timeline, saved_too: Sequence[BoolArray]) -> list[int]:
+        """Estimates the peaks if a choice also saves each of these sets of values (`TimeIndexedPrices.peak_with`)."""
+        moments = self.moments(choice, step)
+        return [self._clock.peak_with(moments, values) for values in saved_too]
 
     def cut_at_prices(self, moments: Liveness, byte: float, focus: float) -> Choice:
         """Returns the minimum cut at the prices of memory that `TimeIndexedPrices.priced` computes."""
