@@ -124,6 +124,22 @@ def test_an_exchange_beyond_the_limit_is_paid_by_what_is_alive_at_its_peak() -> 
     assert better.peak_bytes == 7 * BYTES
 
 
+def test_if_the_whole_exchange_does_not_fit_the_part_that_fits_is_made_next() -> None:
+    """Each dear value takes twice as much as is estimated; nothing is saved that could pay."""
+    toy, tried = Toy(8, 0), list[int]()
+    predict = toy.plan
+
+    def plan(choice: Choice, _source: str = "") -> PeakPlan:
+        tried.append(toy.saved(choice)["dear"])
+        return PeakPlan(choice, 0, 2 * predict(choice).peak_bytes)
+
+    toy.plan = plan
+    nothing = toy.plan(toy.plans.legal.saving(np.zeros(len(toy.kind), np.bool_)))
+    better = toy.exchanges(11 * BYTES).improved(nothing)
+    assert toy.saved(better.choice)["dear"] == 5
+    assert tried[:3] == [0, 8, 5]
+
+
 def test_a_large_value_is_not_given_where_a_small_one_suffices() -> None:
     """The large value is cheaper per byte, but 40 times as large as what is needed."""
     toy = Toy(1, 4, large=1)

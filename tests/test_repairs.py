@@ -90,3 +90,34 @@ def test_values_could_be_absent_between_their_last_forward_and_first_backward_re
     assert len(few.excess_bytes) <= 4
     assert few.excess_bytes.max() == line.peak_bytes
     assert not search.plans.above_limit(choice, line, line.peak_bytes, 3).excess_bytes.size
+
+
+def test_the_estimated_peak_counts_what_is_saved_too_between_its_reads() -> None:
+    search = Search(Corpus.open().graph("small-bert"))
+    least = search.plans.legal.saving(np.zeros(len(search.plans.problem), np.bool_))
+    line = search.predictor.timeline(search.graph.for_all_values(least.saved))
+    everything = search.plans.above_limit(least, line, -1, 10**6)
+    numbers = np.random.default_rng(0)
+    masks = [(numbers.random(len(least.saved)) < share) & ~least.saved for share in (0, 0.05, 0.5, 1)]
+    expected = [int((everything.excess_bytes - 1 + everything.waiting_bytes[mask].sum(0)).max()) for mask in masks]
+    assert search.plans.peaks_with(least, line, masks) == expected
+    assert expected == sorted(set(expected))
+    assert expected[0] == line.peak_bytes
+
+
+@pytest.mark.parametrize("part", [0.95, 0.9])
+def test_a_repair_can_keep_what_it_would_recompute_first(part: float) -> None:
+    search = Search(Corpus.open().graph("small-gpt-fused-attention"))
+    fastest = search.plan(search.plans.cheapest.choice)
+    least = search.plan(search.plans.legal.saving(np.zeros(len(search.plans.problem), np.bool_)))
+    limit, none = int(part * fastest.peak_bytes), np.array([], np.int64)
+    repaired = search.repairs(limit).keeping(none, fastest, least)
+    kept = np.flatnonzero(fastest.choice.saved & repaired.choice.recomputed)[:3]
+    assert len(kept)
+    other = search.repairs(limit).keeping(kept, fastest, least)
+    assert other.choice.saved[kept].all()
+    for plan in (repaired, other):
+        assert plan.peak_bytes <= limit
+        assert search.ranking.of(plan.choice) < search.ranking.of(least.choice)
+    assert search.repairs(limit).keeping(none, fastest, repaired) is repaired
+    assert search.repairs(0).keeping(none, fastest, least) is least
