@@ -6,7 +6,7 @@ what it saves. For one value of each class it is predicted what the change does 
 before it. These effects are taken to be proportional to the number of values that change, and to add up. So to make
 room for one change, those changes are made that cost least time per byte that is needed, the last one in part: nearly
 as in the fractional knapsack of Dantzig (1957), but no value is divided. The exchange is predicted before it is made.
-If it fails, its changes are predicted one by one, for all values of a class.
+Once an exchange has failed, changes are predicted one by one, for all values of a class, before their exchanges are.
 
 An exchange that exceeds the limit has its peak at another moment than the plan before it. Then it also recomputes
 values that are alive at that moment; or it saves only as many values as fit.
@@ -107,7 +107,7 @@ class Exchanges:
         self._plans, self._plan, self._timeline = search.plans, search.plan, search.timeline
         self._rank, self._effects = search.ranking.of, search.ranking.effects
         self._classes, self._limit_bytes = search.classes, search.limit_bytes
-        self._repairs = Repairs(search)
+        self._repairs, self._trusts_estimates = Repairs(search), True
         self._exhausted: set[bytes] = set()  # keys of choices that no exchange makes faster
 
     def improved(self, best: PeakPlan) -> PeakPlan:
@@ -115,7 +115,7 @@ class Exchanges:
         for _ in range(_REFRESHED):
             if best.choice.key in self._exhausted:
                 break
-            before, changes = best, self._changes(best)
+            before, changes, self._trusts_estimates = best, self._changes(best), True
             while (better := self._best_exchange(best, changes)) is not None:
                 best = better
             if best is before:
@@ -158,11 +158,13 @@ class Exchanges:
             offer = min(offers, key=lambda offer: offer.ns, default=None)
             if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
                 return None
-            if (better := self._tried(best, offer, changes)) is not None:
-                return better
             estimated = [one for one in (offer.change, *(payer for payer, _ in offer.paid)) if not one.is_predicted]
-            if estimated:
+            if estimated and not self._trusts_estimates:
                 changes[changes.index(estimated[0])] = self._predicted(best, estimated[0])
+            elif (better := self._tried(best, offer, changes)) is not None:
+                return better
+            elif estimated:
+                self._trusts_estimates = False
             else:
                 refused.append(offer.change)
         return None
