@@ -34,9 +34,9 @@ _CLASSES = 16
 _WORTH = 0.001
 # Values that take at most this part of the limit are small; this many groups of them are tried.
 _SMALL, _GROUPS = 1e-4, 7
-# Of the exchanges that are possible for one plan, this many are predicted, the most promising first. One that exceeds
-# the limit is repaired this often.
-_TRIES, _REPAIRS = 8, 2
+# Of the exchanges that are possible for one plan, this many are refused after all their changes were predicted. For one
+# that exceeds the limit, more values are recomputed this often.
+_TRIES, _PAYMENTS = 8, 2
 # The effects of changes are predicted again at most this often, as long as the step gets faster by this part of it.
 _REFRESHED, _PAYS = 4, 0.0002
 # An exchange is predicted if it is expected to make the step faster by this part of it, and is made if it does.
@@ -127,9 +127,9 @@ class Exchanges:
     def with_small_values(self, best: PeakPlan) -> PeakPlan:
         """Also saves small values, such as the statistics of a normalization.
 
-        All are saved at once. If that makes the step faster, but exceeds the limit, it is repaired, and otherwise each
-        half is tried. On a ResNet-50 whose layers were checkpointed, this lowered the overhead from 15.5% to 10.8%
-        without a byte at the peak: each statistic that is recomputed reads a whole activation.
+        All are saved at once. If that makes the step faster but exceeds the limit, the plan is repaired. If the repair
+        does not help, each half is tried. On a ResNet-50 whose layers were checkpointed, this lowered the overhead from
+        15.5% to 10.8% without a byte at the peak: each statistic that is recomputed reads a whole activation.
         """
         problem = self._plans.problem
         is_small = (
@@ -183,7 +183,7 @@ class Exchanges:
     def _tried(self, best: PeakPlan, offer: _Offer, payers: Sequence[Change]) -> PeakPlan | None:
         count = max(1, math.floor(round(offer.part * len(offer.change.values), 6)))
         choice, paid, first = self._after(best.choice, offer.change.of_count(count)), offer.paid, None
-        for _ in range(1 + _REPAIRS):
+        for _ in range(1 + _PAYMENTS):
             for _, part in paid:
                 choice = self._after(choice, part)
             if choice.key == best.choice.key:
@@ -242,7 +242,7 @@ class Exchanges:
         for (values, saves, _), ns, peak_bytes in zip(chosen, effects, peaks, strict=True):
             if saves:
                 changes.append(Change(values, saves, len(values) * ns, max(peak_bytes - line.peak_bytes, 0)))
-            else:  # only those that are alive at the peak pay; others may be alive at the peak of another plan
+            else:  # two changes: of what is alive at this peak, and of what may be alive at that of another plan
                 pays = freed[values] > 0
                 parts = values[pays], values[~pays]
                 changes += [Change(part, saves, len(part) * ns, -int(freed[part].sum())) for part in parts if len(part)]

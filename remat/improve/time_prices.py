@@ -110,8 +110,8 @@ class TimeIndexedPrices:
     def peak_with(self, moments: Liveness, saved_too: BoolArray) -> int:
         """Estimates the peak of a plan if it saves more values, a mask (k,) of those of the problem.
 
-        Each is then alive between its last read in the forward pass and its first one in the backward pass. That other
-        values need not be recomputed then is left out.
+        Each is then alive between its last read in the forward pass and its first one in the backward pass. The
+        estimate ignores that it stays until its last read, and that other values are then no longer recomputed.
         """
         first_read = moments.first_read[self._simulator.graph.plannable][saved_too]
         size, changes = self._problem.save_bytes[saved_too], np.zeros(len(moments.alive_bytes) + 1, np.int64)
