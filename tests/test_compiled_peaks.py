@@ -191,7 +191,8 @@ def test_a_budget_of_the_peak_has_a_bound_that_holds_for_compiled_steps() -> Non
     ("model", "share"),
     [
         ("dropout MLP", 0.0),
-        *(pytest.param(model, 0.5, marks=deep) for model in ("ResNet", "GPT, fused attention")),
+        pytest.param("ResNet", 0.9, marks=deep),
+        pytest.param("GPT, fused attention", 0.5, marks=deep),
         pytest.param("EvoNorm", 0.88, marks=deep),  # at 0.5, 768 bytes are not predicted (docs/results/peaks.md)
     ],
 )
