@@ -111,13 +111,13 @@ def test_a_repair_can_keep_what_it_would_recompute_first(part: float) -> None:
     fastest = search.plan(search.plans.cheapest.choice)
     least = search.plan(search.plans.legal.saving(np.zeros(len(search.plans.problem), np.bool_)))
     limit, none = int(part * fastest.peak_bytes), np.array([], np.int64)
-    repaired = search.repairs(limit).keeping(none, fastest, least)
-    kept = np.flatnonzero(fastest.choice.saved & repaired.choice.recomputed)[:3]
-    assert len(kept)
-    other = search.repairs(limit).keeping(kept, fastest, least)
-    assert other.choice.saved[kept].all()
+    repaired = search.repairs(limit).repair(fastest, least, none)
+    pinned = np.flatnonzero(fastest.choice.saved & repaired.choice.recomputed)[:3]
+    assert len(pinned)
+    other = search.repairs(limit).repair(fastest, least, pinned)
+    assert other.choice.saved[pinned].all()
     for plan in (repaired, other):
         assert plan.peak_bytes <= limit
         assert search.ranking.of(plan.choice) < search.ranking.of(least.choice)
-    assert search.repairs(limit).keeping(none, fastest, repaired) is repaired
-    assert search.repairs(0).keeping(none, fastest, least) is least
+    assert search.repairs(limit).repair(fastest, repaired, none) is repaired
+    assert search.repairs(0).repair(fastest, least, none) is least

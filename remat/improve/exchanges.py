@@ -144,7 +144,7 @@ class Exchanges:
             if self._rank(plan.choice) >= (1 - _PAYS) * self._rank(best.choice):
                 continue
             before = best
-            best = plan if plan.peak_bytes <= self._limit_bytes else self._repairs.keeping(values, plan, best)
+            best = plan if plan.peak_bytes <= self._limit_bytes else self._repairs.repair(plan, best, values)
             if best is before and len(values) > 1:
                 groups += np.array_split(values, 2)
         return best

@@ -44,3 +44,7 @@ class LimitedSearch:
     ranking: Ranking
     timeline: Callable[[Choice], Timeline]
     classes: IntArray
+
+    def is_better(self, plan: PeakPlan, best: PeakPlan) -> bool:
+        """Says whether a plan keeps the limit and is better than the best one so far."""
+        return plan.peak_bytes <= self.limit_bytes and self.ranking.of(plan.choice) < self.ranking.of(best.choice)

@@ -36,6 +36,7 @@ class Repairs:
     def __init__(self, search: LimitedSearch) -> None:
         self._plans, self._plan, self._timeline = search.plans, search.plan, search.timeline
         self._rank, self._classes, self._limit_bytes = search.ranking.of, search.classes, search.limit_bytes
+        self._is_better = search.is_better
         self._offers: dict[tuple[bytes, bytes], tuple[float, Choice] | None] = {}
 
     def make(self, predicted: Collection[PeakPlan]) -> None:
@@ -54,17 +55,19 @@ class Repairs:
             _, choice = min(useful, key=lambda offer: offer[0])
             self._plan(choice, "repair")
 
-    def keeping(self, values: IntArray, plan: PeakPlan, best: PeakPlan) -> PeakPlan:
-        """Repairs a plan without recomputing these values; returns the best plan so far if that is not better.
+    def repair(self, plan: PeakPlan, best: PeakPlan, pinned: IntArray) -> PeakPlan:
+        """Repairs a plan once; returns the best plan so far if that is not better.
 
         By its price, a small value is the first to be recomputed; but that can read a whole activation.
+
+        Args:
+            pinned: positions of values that stay saved.
         """
-        offer = self._offer(plan, values)
+        offer = self._offer(plan, pinned)
         if offer is None or offer[0] >= self._rank(best.choice):
             return best
         repaired = self._plan(offer[1], "repair")
-        is_better = repaired.peak_bytes <= self._limit_bytes and self._rank(repaired.choice) < self._rank(best.choice)
-        return repaired if is_better else best
+        return repaired if self._is_better(repaired, best) else best
 
     def _waiting(self, predicted: Collection[PeakPlan]) -> list[PeakPlan]:
         above = [plan for plan in predicted if plan.peak_bytes > self._limit_bytes]
@@ -74,19 +77,19 @@ class Repairs:
                 waiting, least = [*waiting, plan], self._rank(plan.choice)
         return waiting[:_WAITING]
 
-    def _offer(self, plan: PeakPlan, kept: IntArray = _NONE) -> tuple[float, Choice] | None:
+    def _offer(self, plan: PeakPlan, pinned: IntArray = _NONE) -> tuple[float, Choice] | None:
         """Returns a repaired choice after an estimate of its rank; None if no repair is found."""
-        before, problem, key = plan.choice, self._plans.problem, (plan.choice.key, kept.tobytes())
+        before, problem, key = plan.choice, self._plans.problem, (plan.choice.key, pinned.tobytes())
         if key not in self._offers:
-            after = self._repaired(before, kept)
+            after = self._repaired(before, pinned)
             more = 0 if after is None else after.cost(problem) - before.cost(problem)
             self._offers[key] = None if after is None else (self._rank(before) + more, after)
         return self._offers[key]
 
-    def _repaired(self, choice: Choice, kept: IntArray) -> Choice | None:
+    def _repaired(self, choice: Choice, pinned: IntArray) -> Choice | None:
         above = self._plans.above_limit(choice, self._timeline(choice), self._limit_bytes, _MOMENTS)
         price = self._prices(choice, np.where(choice.saved[:, None], above.waiting_bytes, 0).max(1, initial=0))
-        price[kept] = np.inf
+        price[pinned] = np.inf
         dropped, excess = list[int](), above.excess_bytes
         while excess.any():
             worth = np.minimum(above.waiting_bytes, excess).sum(1) / price

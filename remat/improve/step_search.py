@@ -297,10 +297,10 @@ class StepPlans:
         return self.rank(best) <= (1 + _ENOUGH) * fastest
 
     def _improve(self, best: PeakPlan, search: LimitedSearch, exchanges: Exchanges, *, first: bool) -> None:
-        best, mixtures = self._save_values(best, search.limit_bytes), Mixtures(search)
+        best, mixtures = self._save_values(best, search), Mixtures(search)
         if first:
             best = exchanges.with_small_values(best)
-        best = self._save_values(exchanges.improved(best), search.limit_bytes)
+        best = self._save_values(exchanges.improved(best), search)
         mixtures.make(best, self._predicted.values())
         mixtures.make(min(self._predicted.values(), key=_peak), self._predicted.values())
 
@@ -370,17 +370,14 @@ class StepPlans:
     def _classes(self) -> IntArray:
         return equivalence_classes(self._graph, _DISTANCE)[self._graph.plannable]
 
-    def _save_values(self, best: PeakPlan, limit_bytes: int) -> PeakPlan:
+    def _save_values(self, best: PeakPlan, search: LimitedSearch) -> PeakPlan:
         """Saves single values while the simulated peak fits: the simulation knows what is freed before it."""
         for _ in range(_ROUNDS):
-            more = self._plans.saving_more(best.choice, limit_bytes / max(best.peak_bytes, 1))
-            if more is None or not self._is_better(plan := self._plan(more, "single values"), best, limit_bytes):
+            more = self._plans.saving_more(best.choice, search.limit_bytes / max(best.peak_bytes, 1))
+            if more is None or not search.is_better(plan := self._plan(more, "single values"), best):
                 break
             best = plan
         return best
-
-    def _is_better(self, plan: PeakPlan, best: PeakPlan, limit_bytes: int) -> bool:
-        return plan.peak_bytes <= limit_bytes and self.rank(plan) < self.rank(best)
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:
         if choice.key not in self._predicted and self._predicted:  # the first plan is there however long it takes
