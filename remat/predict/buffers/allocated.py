@@ -244,13 +244,12 @@ class AllocatedPass:
         if not (free := self._free.get(self._key(buffer))):
             return
         old, since = free[-1]
-        between = max(self._planned_bytes[since + 1 : at], default=0)
-        if since + 1 == at or between + buffer.storage_bytes <= self._planned_peak:
+        size, planned = buffer.storage_bytes, self._planned_bytes
+        if since + 1 == at or max(planned[since + 1 : at], default=0) + size <= self._planned_peak:
             free.pop()
             self._heir[old] = buffer
             self.end[old] = len(self.steps) - 1
-            for i in range(since + 1, at):
-                self._planned_bytes[i] += buffer.storage_bytes
+            planned[since + 1 : at] = [alive + size for alive in planned[since + 1 : at]]
 
     def _drop(self, buffer: Buffer, at: int) -> None:
         self.end[buffer] = len(self.steps) - 1

@@ -6,7 +6,7 @@ graphs that `remat` compiles, `remat.pytorch.seam.kernel_order` offers two more 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from remat.facts.graph import Graph
@@ -43,14 +43,15 @@ def chosen_order(pass_units: PassUnits, *, torchs_order: bool = False) -> tuple[
         torchs_order: whether the kernels have the order that Inductor finds on its own.
     """
 
-    def estimated(order: Sequence[Unit]) -> int:
-        return max(pass_units.alive_bytes(order), default=0)
+    def best_of(orders: Iterable[Sequence[Unit]]) -> tuple[int, Sequence[Unit]]:
+        estimated = [(max(pass_units.alive_bytes(order), default=0), order) for order in orders]
+        return min(estimated, key=lambda one: one[0])
 
     heuristics = (_least_memory_first, _breadth_first, _depth_first)
-    best = min((pass_units.units, *(sort(pass_units) for sort in heuristics)), key=estimated)
+    peak, best = best_of((pass_units.units, *(sort(pass_units) for sort in heuristics)))
     if not torchs_order:
-        ours = min((_each_when_ready(pass_units), pass_units.by_last_member()), key=estimated)
-        best = ours if estimated(ours) < LOWER * estimated(best) else best
+        our_peak, ours = best_of((_each_when_ready(pass_units), pass_units.by_last_member()))
+        best = ours if our_peak < LOWER * peak else best
     return tuple(best)
 
 

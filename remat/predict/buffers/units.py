@@ -6,8 +6,10 @@ never allocated: buffers that stay within a kernel, and parts of a concatenation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from remat.predict.kernels.fuser import ScheduledPass
@@ -89,23 +91,23 @@ class PassUnits:
 
     def alive_bytes(self, order: Sequence[Unit]) -> list[int]:
         """Returns the live bytes at each unit of an order, and after the last one (`estimate_peak_memory`)."""
-        step = {unit: i for i, unit in enumerate(order)}
-        change = [0] * (len(order) + 1)
-
-        def ends(buffer: Buffer, at: int) -> None:
-            if buffer not in self.results:
-                last = max((step[unit] for unit in self.readers.get(buffer, ())), default=at)
-                change[last + 1] -= self.free_bytes[buffer]
-
-        for buffer in self.freeable:
-            change[0] += self.free_bytes[buffer]
-            ends(buffer, 0)
+        step = [0] * len(order)
         for i, unit in enumerate(order):
-            change[i] += unit.alloc_bytes
-            for buffer in unit.defines:
-                ends(buffer, i)
-        alive = 0
-        return [alive := alive + moved for moved in change]
+            step[unit.index] = i
+        change = [*(unit.alloc_bytes for unit in order), 0]
+        change[0] += sum(self.free_bytes[buffer] for buffer in self.freeable)
+        for size, users in self._freed:
+            change[max([step[index] for index in users], default=0) + 1] -= size
+        return [*accumulate(change)]
+
+    @cached_property
+    def _freed(self) -> list[tuple[int, list[int]]]:
+        """Returns what is freed: the bytes of each buffer, and the indices of its readers, or else of its writer."""
+        users: dict[Buffer, Iterable[Unit]] = {buffer: (unit,) for unit in self.units for buffer in unit.defines}
+        users |= {buffer: readers for buffer, readers in self.readers.items() if readers and buffer in users}
+        users |= {buffer: self.readers[buffer] for buffer in self.freeable}
+        freed = (buffer for buffer in users if buffer not in self.results)
+        return [(self.free_bytes[buffer], [unit.index for unit in users[buffer]]) for buffer in freed]
 
 
 def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[Unit], dict[Buffer, int]]:

@@ -241,21 +241,16 @@ class Fuser:
     def _kernel(self, scheduled: ScheduledPass, group: LoopGroup, backward: bool) -> Kernel:
         loop = group.nests[0].loop
         alone = len(group.nests) == 1
-        limit: dict[Buffer, int] = {}
+        writes = [b for b in group.written if alone or scheduled.scheduler.is_needed_outside(b, group)]
+        reads = [b for b in group.used if b not in group.written]
+        moved = {b: b.bytes for b in (*reads, *writes)}
         if alone and loop.generated:
             # Each access of a single nest reaches at most one element of the buffer per point of the loop.
             points = prod(loop.sizes) * prod(loop.reduced)
-            for buffer, _, _ in group.deps:
-                limit[buffer] = limit.get(buffer, 0) + points * buffer.itemsize
-        writes = [
-            b
-            for b in dict.fromkeys(d[0] for d in group.writes)
-            if alone or scheduled.scheduler.is_needed_outside(b, group)
-        ]
-        reads = [b for b in dict.fromkeys(d[0] for d in group.reads) if b not in group.written]
+            moved = {b: min(size, points * b.itemsize * len(group.used[b])) for b, size in moved.items()}
         values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
         if loop.generated:
             values -= scheduled.library_values
         read, written = (tuple(dict.fromkeys(self._base[b.value] for b in of)) for of in (reads, writes))
-        read_bytes, written_bytes = (sum(min(b.bytes, limit.get(b, b.bytes)) for b in of) for of in (reads, writes))
+        read_bytes, written_bytes = (sum([moved[b] for b in of]) for of in (reads, writes))
         return Kernel(backward, loop.generated, tuple(sorted(values)), read, written, read_bytes, written_bytes)

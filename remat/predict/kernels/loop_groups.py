@@ -17,6 +17,7 @@ class LoopGroup:
         members, ancestors: bit masks of the nests in the group, and of all nests that it depends on.
         first, last: the places of its first and last nest in the order of creation.
         reads, writes: accesses with the bytes that they move; reads where the group itself writes are left out.
+        deps, used: all accesses with these bytes, and the accesses to each buffer.
         unmet: reads of buffers that other groups write.
         parts: the groups that share only `depth` outer loops; the group itself if its nests share all loops (depth 0).
     """
@@ -36,13 +37,16 @@ class LoopGroup:
         for dep in self.writes:
             self.reads.pop(dep, None)
         self.deps = self.reads | self.writes
-        self.used = dict.fromkeys(dep[0] for dep in self.deps)
-        self.written = {dep[0] for dep in self.writes}
+        self.used: dict[Buffer, list[Dep]] = {}
+        for dep in self.deps:
+            self.used.setdefault(dep[0], []).append(dep)
+        self.written = dict.fromkeys(dep[0] for dep in self.writes)
         self.unmet = [dep for dep in self.reads if dep[0] in writer_of and dep[0] not in self.written]
-        self.first = min(nest.place for nest in nests)
-        self.last = max(nest.place for nest in nests)
-        self.is_reduction = any(nest.is_reduction for nest in nests)
-        shown = next((nest for nest in nests if nest.is_reduction), nests[0])
+        places = [nest.place for nest in nests]
+        self.first, self.last = min(places), max(places)
+        reductions = [nest for nest in nests if nest.loop.reduced]
+        self.is_reduction = bool(reductions)
+        shown = reductions[0] if reductions else nests[0]
         self.sizes, self.reduced = shown.sizes, shown.reduced
 
     @property
@@ -56,7 +60,8 @@ class LoopGroup:
 
     def shared_bytes(self, other: LoopGroup) -> int:
         """Returns the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
-        return sum(self.deps[dep] for dep in self.deps.keys() & other.deps.keys())
+        both = self.used.keys() & other.used.keys()  # quicker than the accesses, whose hashes are never stored
+        return sum(self.deps[dep] for buffer in both for dep in self.used[buffer] if dep in other.used[buffer])
 
     def distance(self, other: LoopGroup) -> int:
         return max(abs(self.first - other.last), abs(other.first - self.last))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from math import prod
 
 from remat.predict.kernels import rules
@@ -272,17 +271,18 @@ class Draft:
         if not view.inlined:
             return
         box = view.box
+        is_whole = view.is_whole
+        stays = is_whole and moved is _same
 
-        @cache
-        def remapped(leaf: Leaf) -> Leaf:
-            return leaf[0], moved(leaf[1] if view.is_whole else composed(view.access, leaf[1]))
+        def remapped(access: Access) -> Access:
+            return moved(access if is_whole else composed(view.access, access))
 
         for leaves, values in box.steps.items():
-            here = leaves if view.is_whole and moved is _same else frozenset(map(remapped, leaves))
+            here = leaves if stays else frozenset([(buffer, remapped(access)) for buffer, access in leaves])
             self.steps[here] = self.steps.get(here, frozenset()) | values
         self.heavy |= box.heavy
         for index in box.indices:
-            self.indices[remapped((None, index))[1]] = None
+            self.indices[index if stays else remapped(index)] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         if self.ops:

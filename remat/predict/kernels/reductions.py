@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -119,9 +118,9 @@ def _reduce(
         loop = _first_parts(lowering, loop, len(results), outer, inner, results[0], how)
     for buffer in results:
         written = (_written(buffer.shape, loop.sizes), 0)
-        stores.loops.append(
-            replace(loop, writes=[buffer], written=written, reduction=how, across=across, unsplit=unsplit)
-        )
+        made = Loop(loop.values, loop.reads, [buffer], loop.sizes, loop.reduced, loop.indices, written)
+        made.reduction, made.across, made.unsplit = how, across, unsplit
+        stores.loops.append(made)
 
 
 def _first_parts(

@@ -134,7 +134,10 @@ class Scheduler(ABC, Generic[N, G]):
 
     # As `InductorChoices.score_fusion`.
     def _score(self, one: G, other: G) -> _Score:
-        return int(one.is_reduction == other.is_reduction), one.shared_bytes(other), -one.distance(other)
+        return int(one.is_reduction == other.is_reduction), self._shared(one, other), -one.distance(other)
+
+    def _shared(self, one: G, other: G) -> int:
+        return one.shared_bytes(other)
 
     # As `Scheduler.can_fusion_increase_peak_memory`: fused loops cannot use the same memory one after the other.
     def _takes_memory(self, one: G, other: G, shared: int) -> bool:
@@ -192,7 +195,9 @@ def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list
             elif item not in visited:
                 visited.add(item)
                 stack.append((item, True))
-                stack += [(earlier, False) for earlier in reversed(needed(item)) if earlier not in visited]
+                for earlier in reversed(needed(item)):
+                    if earlier not in visited:
+                        stack.append((earlier, False))
     return ordered
 
 

@@ -40,7 +40,7 @@ class TritonGroup(LoopGroup):
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
         """Returns, for each buffer, the access to compare with those of other groups: a write, if there is one."""
-        return {dep[0]: dep for dep in (*self.reads, *self.writes)}
+        return _last_access(self.nests)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
@@ -163,14 +163,17 @@ def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
         return False
     if all(nest.sizes == ranges for nest in flat.nests):
         return False
-    before = flat.nests
-    flat.set_nests([nest.reindexed(ranges) for nest in before])
-    for buffer, left in one.last_access.items():
-        right = other.last_access.get(buffer)
-        if right is not None and _alike(left, right):
-            return True
-    flat.set_nests(before)
+    nests = [nest.reindexed(ranges) for nest in flat.nests]
+    of_rows, of_flat = rows.last_access, _last_access(nests)
+    if any(_alike(of_rows[buffer], of_flat[buffer]) for buffer in of_rows.keys() & of_flat.keys()):
+        flat.set_nests(nests)
+        return True
     return False
+
+
+def _last_access(nests: Sequence[TritonNest]) -> dict[Buffer, Dep]:
+    reads, writes = (dep for nest in nests for dep in nest.reads), (dep for nest in nests for dep in nest.writes)
+    return {dep[0]: dep for dep in (*reads, *writes)}
 
 
 # Whether two accesses are equal up to the order of the loops (`Scheduler.deps_match_normalized`).

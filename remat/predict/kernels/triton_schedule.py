@@ -51,10 +51,6 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             return mixed(one, other, self._writer_of)
         return TritonGroup([*one.nests, *other.nests], self._writer_of)
 
-    def _score(self, one: TritonGroup, other: TritonGroup) -> tuple[int, int, int]:
-        alike, _, near = super()._score(one, other)
-        return alike, self._shared(one, other), near
-
     # Mixed row and column reductions compare elements, other groups bytes.
     def _shared(self, one: TritonGroup, other: TritonGroup) -> int:
         return prod(one.extent) if can_mix(one, other) else one.shared_bytes(other)
@@ -65,12 +61,13 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             return False
         if isinstance(one, MixedGroup):
             return self._can_extend(one, other)
-        before = one.nests, other.nests
+        first, second = one.nests, other.nests
         if self._allowed(one, other, mixing):
             return True
-        for group, nests in zip((one, other), before, strict=True):
-            if group.nests is not nests:
-                group.set_nests(nests)
+        if one.nests is not first:
+            one.set_nests(first)
+        if other.nests is not second:
+            other.set_nests(second)
         return False
 
     # As `FusedMixOrderReductions.can_fuse_with`.
@@ -108,16 +105,16 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             exact = one.shared_bytes(other)
         if not shared or len(one.nests) + len(other.nests) > rules.MAX_FUSION:
             return False
-        if self._takes_memory(one, other, exact):
+        follows = bool(other.ancestors & one.members)
+        if follows:
+            fuses = self._can_follow(one, other) and one.fuses(other)
+        else:
+            far = one.distance(other) > rules.MAX_DISTANCE
+            fuses = mixes or (shared >= rules.MIN_SHARED_BYTES and not far and one.fuses(other))
+        may_reindex = follows and one.is_reduction != other.is_reduction
+        if not (fuses or may_reindex) or self._takes_memory(one, other, exact):
             return False
-        if other.ancestors & one.members:
-            if self._can_follow(one, other) and one.fuses(other):
-                return True
-            return reindex_for_reduction(one, other) and self._can_follow(one, other) and one.fuses(other)
-        if mixes:
-            return True
-        far = one.distance(other) > rules.MAX_DISTANCE
-        return shared >= rules.MIN_SHARED_BYTES and not far and one.fuses(other)
+        return fuses or (reindex_for_reduction(one, other) and self._can_follow(one, other) and one.fuses(other))
 
     def _can_follow(self, one: TritonGroup, other: TritonGroup) -> bool:
         passed: set[Buffer] = set()
