@@ -262,9 +262,13 @@ class Draft:
         Args:
             moved: makes the accesses of the view those of the expression, where an index map cannot say how.
         """
-        for (buffer, access), times in self.stores.loads(view).items():
-            read = (buffer, moved(access))
-            self.reads[read] = self.reads.get(read, 0) + times
+        loads = self.stores.loads(view)
+        if moved is _same and not self.reads:
+            self.reads = loads.copy()  # which hashes no access again
+        else:
+            for (buffer, access), times in loads.items():
+                read = (buffer, moved(access))
+                self.reads[read] = self.reads.get(read, 0) + times
         self.note(view, moved)
 
     def note(self, view: View, moved: Callable[[Access], Access] = _same) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cmp_to_key
 from graphlib import TopologicalSorter
 from heapq import heappop, heappush
@@ -151,23 +151,16 @@ class Scheduler(ABC, Generic[N, G]):
     def _cycle(self, one: G, other: G) -> bool:
         members = one.members | other.members
         ancestors = (one.ancestors | other.ancestors) & ~members
-        seen: set[G] = set()
-        stack = list(self._groups(ancestors & self._fused))
-        while stack:
-            group = stack.pop()
-            if group in seen or not group.members & ~ancestors:
-                continue
-            seen.add(group)
-            if group.ancestors & members:
-                return True
-            stack += self._groups(group.ancestors & ~ancestors & self._fused)
+        seen, waiting = 0, ancestors & self._fused
+        while waiting:
+            group = self._group_of[waiting.bit_length() - 1]
+            seen |= group.members
+            if group.members & ~ancestors:
+                if group.ancestors & members:
+                    return True
+                waiting |= group.ancestors & ~ancestors & self._fused
+            waiting &= ~seen
         return False
-
-    def _groups(self, nests: int) -> Iterator[G]:
-        while nests:
-            group = self._group_of[(nests & -nests).bit_length() - 1]
-            yield group
-            nests &= ~group.members
 
     def needs(self, group: G) -> list[Buffer]:
         """Returns the buffers that a group reads and other groups write, sorted by name as text (buf10 before buf9)."""

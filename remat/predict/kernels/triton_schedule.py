@@ -100,21 +100,31 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         mixes = mixing and can_mix(one, other)
         exact = self._shared(one, other) if mixes else one.shared_bytes(other)
         shared = exact
+        follows = bool(other.ancestors & one.members)
+        if not (shared or self._reorders) or (follows and self._is_between(one, other)):
+            return False
         if self._reorders and shared < rules.MIN_SHARED_BYTES:
             shared = max(shared, shared_after_reordering(one, other))
             exact = one.shared_bytes(other)
         if not shared or len(one.nests) + len(other.nests) > rules.MAX_FUSION:
             return False
-        follows = bool(other.ancestors & one.members)
         if follows:
             fuses = self._can_follow(one, other) and one.fuses(other)
         else:
-            far = one.distance(other) > rules.MAX_DISTANCE
-            fuses = mixes or (shared >= rules.MIN_SHARED_BYTES and not far and one.fuses(other))
+            fuses = mixes or (
+                shared >= rules.MIN_SHARED_BYTES and one.distance(other) <= rules.MAX_DISTANCE and one.fuses(other)
+            )
         may_reindex = follows and one.is_reduction != other.is_reduction
         if not (fuses or may_reindex) or self._takes_memory(one, other, exact):
             return False
         return fuses or (reindex_for_reduction(one, other) and self._can_follow(one, other) and one.fuses(other))
+
+    # Whether a third group runs after `one` and before `other`, whatever the order of their loops.
+    def _is_between(self, one: TritonGroup, other: TritonGroup) -> bool:
+        return any(
+            dep[0] not in one.written and self._group_of[self._writer_of[dep[0]]].ancestors & one.members
+            for dep in other.unmet
+        )
 
     def _can_follow(self, one: TritonGroup, other: TritonGroup) -> bool:
         passed: set[Buffer] = set()
@@ -124,6 +134,4 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
                 if dep[0] in passed or not any(same_place(dep, write) for write in one.writes):
                     return False
                 passed.add(dep[0])
-            elif self._group_of[self._writer_of[dep[0]]].ancestors & one.members:
-                return False
         return True
