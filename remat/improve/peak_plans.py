@@ -102,6 +102,7 @@ class PeakPlans:
         self.in_flight = in_flight
         self._progress, self._looked_at = progress, 0
         self._simulated_plans: list[PeakPlan] = []  # by simulation
+        self._simulated_peaks: dict[bytes, int] = {}
         self._simulator = Simulator(graph)
         self._hull = Hull(problem, flow_solver())
         self._clock = TimeIndexedPrices(self._simulator, problem)
@@ -324,7 +325,10 @@ class PeakPlans:
 
     def simulated_peak(self, choice: Choice) -> int:
         """Simulates the peak in bytes under a choice, by values."""
-        return self.peak_by(self._simulator, self.graph.for_all_values(choice.saved))
+        if choice.key not in self._simulated_peaks:
+            peak_bytes = self.peak_by(self._simulator, self.graph.for_all_values(choice.saved))
+            self._simulated_peaks[choice.key] = peak_bytes
+        return self._simulated_peaks[choice.key]
 
     def peak_by(self, memory: Memory, saved: BoolArray) -> int:
         """Predicts the peak in bytes of `in_flight` calls under the plan that saves these values, a mask (n,)."""

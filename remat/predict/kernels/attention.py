@@ -66,7 +66,8 @@ def _as_arguments_lie(lowering: Lowering, call: Call) -> None:
         lowering.stores.settle(read)
     refs = [u for u in call.refs if u in lowering.views]
     strides = {u: read.fix() for u, read in zip(refs, arguments, strict=True)}
-    lay_out_elements(lowering, call, lambda one: element_strides(one, call, lowering.stores.calls, strides))
+    calls = lowering.stores.calls  # a function that held `lowering`, which holds it, would keep it until a collection
+    lay_out_elements(lowering, call, lambda one: element_strides(one, call, calls, strides))
 
 
 # As `StorageBox.realize_hint` for a value that several calls read. In a document mask, a read at a computed position
