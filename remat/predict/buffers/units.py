@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import chain
 from typing import Literal
 
+import numpy as np
+
+from remat.facts.columns import IntArray
 from remat.predict.kernels.fuser import ScheduledPass
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loop_groups import LoopGroup
@@ -91,23 +94,26 @@ class PassUnits:
 
     def alive_bytes(self, order: Sequence[Unit]) -> list[int]:
         """Returns the live bytes at each unit of an order, and after the last one (`estimate_peak_memory`)."""
-        step = [0] * len(order)
-        for i, unit in enumerate(order):
-            step[unit.index] = i
-        change = [*(unit.alloc_bytes for unit in order), 0]
+        step = np.zeros(len(order) + 1, np.int64)
+        step[[unit.index for unit in order]] = range(len(order))
+        change = np.array([*(unit.alloc_bytes for unit in order), 0], np.int64)
         change[0] += sum(self.free_bytes[buffer] for buffer in self.freeable)
-        for size, users in self._freed:
-            change[max([step[index] for index in users], default=0) + 1] -= size
-        return [*accumulate(change)]
+        size, users, first = self._freed
+        np.subtract.at(change, np.maximum.reduceat(step[users], first) + 1, size)
+        return change.cumsum().tolist()
 
     @cached_property
-    def _freed(self) -> list[tuple[int, list[int]]]:
-        """Returns what is freed: the bytes of each buffer, and the indices of its readers, or else of its writer."""
+    def _freed(self) -> tuple[IntArray, IntArray, IntArray]:
+        """Returns what is freed: the bytes of each buffer, its readers or else its writer, and where these begin."""
         users: dict[Buffer, Iterable[Unit]] = {buffer: (unit,) for unit in self.units for buffer in unit.defines}
         users |= {buffer: readers for buffer, readers in self.readers.items() if readers and buffer in users}
         users |= {buffer: self.readers[buffer] for buffer in self.freeable}
-        freed = (buffer for buffer in users if buffer not in self.results)
-        return [(self.free_bytes[buffer], [unit.index for unit in users[buffer]]) for buffer in freed]
+        freed = [buffer for buffer in users if buffer not in self.results]
+        never = [len(self.units)]  # an unread argument ends at once
+        indices = [[unit.index for unit in users[buffer]] or never for buffer in freed]
+        first = np.cumsum([0, *map(len, indices)], dtype=np.int64)[:-1]
+        size = np.array([self.free_bytes[buffer] for buffer in freed], np.int64)
+        return size, np.array([*chain(*indices)], np.int64), first
 
 
 def _units(scheduled: ScheduledPass, renamed: Collection[Buffer]) -> tuple[list[Unit], dict[Buffer, int]]:

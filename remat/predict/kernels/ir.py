@@ -7,6 +7,7 @@ buffer that a loop writes. A value of the graph is a box, seen through an index 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
@@ -36,8 +37,7 @@ class Buffer:
         """Returns the bytes of its memory, with the gaps between its rows."""
         if self.padding is None or self.strides is None or not self.bytes:
             return self.bytes
-        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
-        return (last + 1) * self.itemsize
+        return (_last_place(self.shape, self.strides) + 1) * self.itemsize
 
     def lay_out(self, strides: Shape) -> Shape:
         """Sets the strides, with gaps where the compiler pads rows, and returns them."""
@@ -47,6 +47,11 @@ class Buffer:
     def fix(self) -> Shape:
         """Makes the strides row-major if they are still None, and returns them."""
         return self.lay_out(contiguous_strides(self.shape)) if self.strides is None else self.strides
+
+
+@lru_cache(maxsize=1 << 13)
+def _last_place(shape: Shape, strides: Shape) -> int:
+    return sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
 
 
 Read = tuple[Buffer, Access]

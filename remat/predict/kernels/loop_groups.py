@@ -60,8 +60,14 @@ class LoopGroup:
 
     def shared_bytes(self, other: LoopGroup) -> int:
         """Returns the bytes that both groups access in the same way (`Scheduler.score_fusion_memory`)."""
-        both = self.used.keys() & other.used.keys()  # quicker than the accesses, whose hashes are never stored
-        return sum(self.deps[dep] for buffer in both for dep in self.used[buffer] if dep in other.used[buffer])
+        shared = 0
+        for buffer, deps in self.used.items():  # not the accesses: it takes long to hash them
+            if buffer in other.used:
+                there = other.used[buffer]
+                for dep in deps:
+                    if dep in there:
+                        shared += self.deps[dep]
+        return shared
 
     def distance(self, other: LoopGroup) -> int:
         return max(abs(self.first - other.last), abs(other.first - self.last))

@@ -281,16 +281,20 @@ class Draft:
         def remapped(access: Access) -> Access:
             return moved(access if is_whole else composed(view.access, access))
 
-        for leaves, values in box.steps.items():
-            here = leaves if stays else frozenset([(buffer, remapped(access)) for buffer, access in leaves])
-            self.steps[here] = self.steps.get(here, frozenset()) | values
+        if stays and not self.steps:
+            self.steps = box.steps.copy()
+        else:
+            for leaves, values in box.steps.items():
+                here = leaves if stays else frozenset([(buffer, remapped(access)) for buffer, access in leaves])
+                self.steps[here] = self.steps.get(here, frozenset()) | values
         self.heavy |= box.heavy
         for index in box.indices:
             self.indices[index if stays else remapped(index)] = None
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         if self.ops:
-            own = frozenset[Leaf]({*self.reads, *((None, index) for index in self.indices)})
+            own = frozenset[Leaf](self.reads)  # which hashes no access again
+            own = own.union((None, index) for index in self.indices) if self.indices else own
             self.steps[own] = self.steps.get(own, frozenset()) | self.ops
         return View.of_box(Box(value, shape, itemsize, self.reads, self.steps, self.heavy, tuple(self.indices)))
 
