@@ -248,7 +248,7 @@ class Fuser:
             # Each access of a single nest reaches at most one element of the buffer per point of the loop.
             points = prod(loop.sizes) * prod(loop.reduced)
             moved = {b: min(size, points * b.itemsize * len(group.used[b])) for b, size in moved.items()}
-        values = frozenset[int]().union(*(nest.loop.values for nest in group.nests))
+        values = {v for nest in group.nests for v in nest.loop.values}
         if loop.generated:
             values -= scheduled.library_values
         read, written = (tuple(dict.fromkeys(self._base[b.value] for b in of)) for of in (reads, writes))

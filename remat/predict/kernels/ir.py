@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 from remat.predict.kernels.host_copies import CopyStep
 from remat.predict.kernels.index import Access, Shape, contiguous_strides, identity
@@ -69,6 +70,11 @@ Steps = dict[frozenset[Leaf], frozenset[int]]
 if it depends on different elements (`OpCounterCSE`)."""
 
 
+def no_entries() -> dict[Any, Any]:
+    """Returns an empty dict. Called as a default, it takes a fifth of the time of a type as `dict[int, int]`."""
+    return {}
+
+
 def merged(into: Reads, reads: Reads) -> None:
     for read, times in reads.items():
         into[read] = into.get(read, 0) + times
@@ -81,8 +87,8 @@ class Box:
     value: int
     shape: Shape
     itemsize: int
-    reads: Reads = field(default_factory=dict[Read, int])  # what the expression reads, each access once, over `shape`
-    steps: Steps = field(default_factory=dict[frozenset[Leaf], frozenset[int]])  # what it computes on the way
+    reads: Reads = field(default_factory=no_entries)  # what the expression reads, each access once, over `shape`
+    steps: Steps = field(default_factory=no_entries)  # what it computes on the way
     heavy: bool = False  # whether one of these operators is costly on this backend
     # maps of coordinates in the expression, such as those of `arange`: they too constrain how loops are joined.
     indices: tuple[Access, ...] = ()
@@ -91,7 +97,7 @@ class Box:
     @property
     def ops(self) -> frozenset[int]:
         """Returns the values that the expression computes on the way."""
-        return frozenset[int]().union(*self.steps.values())
+        return frozenset(chain.from_iterable(self.steps.values()))
 
 
 @dataclass(eq=False, slots=True)
@@ -142,7 +148,7 @@ class Loop:
     launched: bool = True  # False for a concatenation, whose parts are written in place, so that no kernel runs
     mutates: Buffer | None = None  # the buffer that a scatter or `copy_` modifies
     several: bool = False  # whether it is a call with several results
-    over: dict[Buffer, Buffer] = field(default_factory=dict[Buffer, Buffer])  # results -> overwritten arguments
+    over: dict[Buffer, Buffer] = field(default_factory=no_entries)  # results -> overwritten arguments
     unaligned: bool = False  # whether an eager operator returns its results, whose alignment is then unknown
     arguments: tuple[Buffer, ...] = ()  # the tensors that a call reads, with the shape and the layout that it gets
     reduction: str = ""  # how it reduces, such as "sum"

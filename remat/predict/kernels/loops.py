@@ -25,7 +25,7 @@ from remat.predict.kernels.index import (
     strides_in,
     unmarked,
 )
-from remat.predict.kernels.ir import Buffer, Loop
+from remat.predict.kernels.ir import Buffer, Loop, no_entries
 
 Dep = tuple[Buffer, Dims, int]
 """An access in normal form: equal accesses of two nests are equal. No dims and offset -1 mean the whole buffer."""
@@ -48,8 +48,8 @@ class Nest:
     # all accesses over the loops before joining and ordering: kept loops first, then reduced ones.
     formulas: tuple[Dims, ...] = ()
     # reads, writes: accesses, each with the bytes that it moves.
-    reads: dict[Dep, int] = field(default_factory=dict[Dep, int])
-    writes: dict[Dep, int] = field(default_factory=dict[Dep, int])
+    reads: dict[Dep, int] = field(default_factory=no_entries)
+    writes: dict[Dep, int] = field(default_factory=no_entries)
     table: AccessTable = ()  # those of `formulas` that access memory, each with how often
     ancestors: int = 0  # bits of the nests that it depends on
     place: int = 0  # how many nests were created before it, if each result of a call counts as one

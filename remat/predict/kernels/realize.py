@@ -22,7 +22,7 @@ from remat.predict.kernels.index import (
     strided,
     strides_of,
 )
-from remat.predict.kernels.ir import Box, Buffer, Leaf, Loop, Read, Reads, Steps, View
+from remat.predict.kernels.ir import Box, Buffer, Leaf, Loop, Reads, Steps, View, no_entries
 from remat.predict.kernels.loops import decide_layout
 from remat.predict.kernels.padding import Padding
 from remat.predict.kernels.recorded_calls import Call
@@ -251,10 +251,10 @@ class Draft:
 
     stores: Stores
     ops: set[int]
-    reads: Reads = field(default_factory=dict[Read, int])
+    reads: Reads = field(default_factory=no_entries)
     heavy: bool = False
-    indices: dict[Access, None] = field(default_factory=dict[Access, None])
-    steps: Steps = field(default_factory=dict[frozenset[Leaf], frozenset[int]])
+    indices: dict[Access, None] = field(default_factory=no_entries)
+    steps: Steps = field(default_factory=no_entries)
 
     def take(self, view: View, moved: Callable[[Access], Access] = _same) -> None:
         """Adds what computes a view.
@@ -293,7 +293,7 @@ class Draft:
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         if self.ops:
-            own = frozenset[Leaf](self.reads)  # which hashes no access again
+            own: frozenset[Leaf] = frozenset(self.reads)  # which hashes no access again
             own = own.union((None, index) for index in self.indices) if self.indices else own
             self.steps[own] = self.steps.get(own, frozenset()) | self.ops
         return View.of_box(Box(value, shape, itemsize, self.reads, self.steps, self.heavy, tuple(self.indices)))

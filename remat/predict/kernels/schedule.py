@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cmp_to_key
-from graphlib import TopologicalSorter
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import prod
 from typing import Any, Generic, TypeVar
 
@@ -194,23 +193,29 @@ def with_needs_first(items: Iterable[T], needed: Callable[[T], list[T]]) -> list
     return ordered
 
 
-def when_ready(needed: Mapping[T, Iterable[T]], key: Callable[[T, Mapping[T, int]], Any]) -> list[T]:
+def when_ready(needed: Mapping[T, Collection[T]], key: Callable[[T, Mapping[T, int]], Any]) -> list[T]:
     """Sorts items topologically: of those that are ready, the one with the smallest key comes first.
 
     Args:
-        needed: for each item, the items that must come before it.
+        needed: for each item, the items that must come before it; there are no cycles.
         key: takes an item and the places of all items sorted so far; no two items have the same key.
     """
-    sorter = TopologicalSorter(needed)
-    sorter.prepare()
-    ready: list[tuple[Any, T]] = []
+    waiting = {item: len(earlier) for item, earlier in needed.items()}
+    later: dict[T, list[T]] = {item: [] for item in needed}
+    for item, earlier in needed.items():
+        for one in earlier:
+            later[one].append(item)
     place: dict[T, int] = {}
-    while sorter.is_active():
-        for item in sorter.get_ready():
-            heappush(ready, (key(item, place), item))
+    ready = [(key(item, place), item) for item, count in waiting.items() if not count]
+    heapify(ready)
+    while ready:
         _, item = heappop(ready)
         place[item] = len(place)
-        sorter.done(item)
+        for one in later[item]:
+            waiting[one] -= 1
+            if not waiting[one]:
+                heappush(ready, (key(one, place), one))
+    assert len(place) == len(needed)
     return list(place)
 
 

@@ -51,11 +51,11 @@ class TritonNest(Nest):
         walks = tuple((buffer, new, start) for (buffer, _, start), new in zip(self.walks, dims, strict=True))
         nest = TritonNest(self.loop, self.index, sizes, ancestors=self.ancestors, place=self.place, walks=walks)
         note_wholes(nest)
-        nest.note_walks()
+        nest.note_walks([_trimmed(row) for row in dims])
         return nest
 
-    def note_walks(self) -> None:
-        *reads, write = [(buffer, _trimmed(dims), start) for buffer, dims, start in self.walks]
+    def note_walks(self, trimmed: Sequence[Dims]) -> None:
+        *reads, write = [(buffer, dims, start) for (buffer, _, start), dims in zip(self.walks, trimmed, strict=True)]
         for dep in reads:
             self.reads[dep] = moved_bytes(dep)
         self.writes[write] = moved_bytes(write)
@@ -71,9 +71,9 @@ def triton_nest_of(loop: Loop, index: int) -> TritonNest:
     written = padded(loop.written, len(loop.sizes) + len(loop.reduced))
     accesses.append((loop.writes[0], in_memory(loop.writes[0], written)))
     all_dims = tuple(access[0] for _, access in accesses)
-    nest.sizes, nest.reduced, walks = _walked(loop.sizes, loop.reduced, all_dims, tuple(loop.reads.values()))
+    nest.sizes, nest.reduced, walks, trimmed = _walked(loop.sizes, loop.reduced, all_dims, tuple(loop.reads.values()))
     nest.walks = tuple((buffer, dims, at) for (buffer, (_, at)), dims in zip(accesses, walks, strict=True))
-    nest.note_walks()
+    nest.note_walks(trimmed)
     return nest
 
 
@@ -81,12 +81,13 @@ def triton_nest_of(loop: Loop, index: int) -> TritonNest:
 @lru_cache(maxsize=1 << 13)
 def _walked(
     outer: Shape, reduced: Shape, accesses: tuple[Dims, ...], counts: tuple[int, ...]
-) -> tuple[Shape, Shape, tuple[Dims, ...]]:
+) -> tuple[Shape, Shape, tuple[Dims, ...], tuple[Dims, ...]]:
     shape, num_outer, picked = without_unit_loops(outer, reduced, accesses)
     *reads, write = picked
     order = order_of(access_table((write, *reads), (1, *counts)), shape, num_outer)
     walks = tuple(tuple(dims[i] or ((shape[i], 0),) for i in order) for dims in picked)
-    return tuple(shape[i] for i in order[:num_outer]), tuple(shape[i] for i in order[num_outer:]), walks
+    kept, reduced = tuple(shape[i] for i in order[:num_outer]), tuple(shape[i] for i in order[num_outer:])
+    return kept, reduced, walks, tuple(map(_trimmed, walks))
 
 
 @lru_cache(maxsize=1 << 14)
