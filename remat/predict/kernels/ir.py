@@ -130,7 +130,9 @@ class View:
     @property
     def is_whole(self) -> bool:
         """Returns whether this is the box itself, without a view."""
-        return not self.is_rearranged and self.shape == self.box.shape and self.access == (identity(self.shape), 0)
+        if self.is_rearranged or self.shape != self.box.shape:
+            return False
+        return self.access[1] == 0 and self.access[0] == identity(self.shape)
 
 
 @dataclass(eq=False, slots=True)

@@ -40,7 +40,7 @@ class LoopGroup:
         self.used: dict[Buffer, list[Dep]] = {}
         for dep in self.deps:
             self.used.setdefault(dep[0], []).append(dep)
-        self.written = dict.fromkeys(dep[0] for dep in self.writes)
+        self.written = dict.fromkeys([dep[0] for dep in self.writes])
         self.unmet = [dep for dep in self.reads if dep[0] in writer_of and dep[0] not in self.written]
         places = [nest.place for nest in nests]
         self.first, self.last = min(places), max(places)

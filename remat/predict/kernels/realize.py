@@ -206,7 +206,7 @@ class Stores:
     def has_many(self, box: Box, threshold: int) -> bool:
         # An upper bound first: most expressions are small, and the exact size needs a union of sets.
         most = len(box.reads) + len(box.indices)
-        most += sum(self._weights[v].most for values in box.steps.values() for v in values)
+        most += sum([self._weights[v].most for values in box.steps.values() for v in values])
         return most > threshold and self.size(box) > threshold
 
     def size(self, box: Box) -> int:

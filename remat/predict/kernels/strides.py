@@ -7,6 +7,7 @@ Inputs and values without a rule count as contiguous.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from remat.predict.kernels.backends import KernelBackend, release
 from remat.predict.kernels.index import Shape, broadcasts, contiguous_strides, strided, strides_in, strides_of
@@ -50,7 +51,7 @@ def with_tangents(
         for u in free:
             if (calls[u].shape, calls[u].dtype) == (call.shape, call.dtype):
                 free.remove(u)
-                of_tangents[v] = _elementwise(call.shape, [(call.shape, eager[u])])
+                of_tangents[v] = _elementwise(call.shape, ((call.shape, eager[u]),))
                 break
     return strides_after(calls, eager, of_tangents)
 
@@ -189,7 +190,7 @@ def _strides(call: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
         return element_strides(call, calls[first.position], calls, layouts)
     asked = call.kwargs.get("memory_format", (0, ""))[1] if call.op == "aten.clone" else ""
     if call.op in OPERATIONS and asked in ("", "preserve_format"):
-        return _elementwise(call.shape, [(calls[u].shape, layouts[u]) for u in call.refs])
+        return _elementwise(call.shape, tuple([(calls[u].shape, layouts[u]) for u in call.refs]))
     last = asked == "channels_last" or _like_images(call, calls, layouts)
     return channels_last(call.shape) if last else contiguous_strides(call.shape)
 
@@ -259,7 +260,8 @@ def element_strides(
 
 
 # As `torch._prims_common.compute_elementwise_output_strides`.
-def _elementwise(shape: Shape, operands: list[tuple[Shape, Shape]]) -> Shape:
+@lru_cache(maxsize=1 << 13)
+def _elementwise(shape: Shape, operands: tuple[tuple[Shape, Shape], ...]) -> Shape:
     padded = [_padded(shape, size, strides) for size, strides in operands if size and broadcasts(size, shape)]
     if all(strides == contiguous_strides(shape) for strides in padded):
         return contiguous_strides(shape)

@@ -129,7 +129,7 @@ def _ran(facts: StorageFacts, values: IntArray, at: IntArray, written: BoolArray
     ran: list[int] = at.tolist()
     in_registers: list[bool] = (~written).tolist()
     fused = facts.fused_consumers
-    backwards: list[int] = values[facts.fusible[values]][::-1].tolist()
+    backwards: list[int] = values[facts.joins[values]][::-1].tolist()
     for v in backwards:
         near, far, now = here[v], ran[v], segment[v]
         for w in fused[v]:

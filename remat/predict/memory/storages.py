@@ -27,6 +27,7 @@ class StorageFacts:
     calls: BoolArray  # (n,) a kernel or library call with which nothing can be fused
     arguments: list[list[int]]  # for each value, its operands that are computed
     fused_consumers: list[list[int]]  # for each value, its readers that can be fused with it
+    joins: BoolArray  # (n,) fusible, with such readers
     # the uses whose producer is counted, sorted by reader.
     producers: IntArray
     readers: IntArray
@@ -76,6 +77,7 @@ class StorageFacts:
             calls=~(fusible | leaf | graph.view | graph.tuple_element),
             arguments=arguments,
             fused_consumers=fused_consumers,
+            joins=fusible & np.array([*map(bool, fused_consumers)], np.bool_),
             producers=producers[counted],
             readers=readers[counted],
             unfused=~fusible_uses[counted],
