@@ -9,6 +9,7 @@ import pytest
 import remat
 from costmodels import MemoryBudget
 from remat.facts.collection import collection_paused
+from remat.improve.byte_budgets import default_saved
 from remat.predict.buffers import StepMemory
 
 
@@ -34,15 +35,17 @@ def test_the_collector_is_paused_while_plans_are_predicted_and_as_before_afterwa
         gc.enable()
 
 
-def test_what_a_predicted_plan_consists_of_is_freed_without_the_collector() -> None:
-    graph = remat.Corpus.open().graph("small-bert")
-    memory = StepMemory(graph)
-    memory.peak(graph.in_forward)  # what all plans share is made now
+@pytest.mark.parametrize("name", ["small-bert", "small-gpt-fused-attention"])
+def test_what_a_predicted_plan_consists_of_is_freed_without_the_collector(name: str) -> None:
+    graph = remat.Corpus.open().graph(name)
+    memory, saved = StepMemory(graph), default_saved(graph)
+    assert saved is not None
+    memory.peak(saved)  # what all plans share is made now
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
-        memory.peak(graph.in_forward)
+        memory.peak(saved)
         gc.collect()
         # Other threads of the process leave garbage, too: only what belongs to the library counts.
         ours = {type(each).__name__ for each in gc.garbage if type(each).__module__.startswith("remat.")}
