@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import remat
@@ -15,11 +16,12 @@ from costmodels import MemoryBudget, RecomputeTime
 from remat import Graph, GraphBuilder
 from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
-from remat.facts.columns import BoolArray, IntArray
-from remat.improve.exchanges import Change, Exchanges
+from remat.facts.columns import IntArray
+from remat.improve.changes import Change, Offer, Payment
+from remat.improve.exchanges import Exchanges
 from remat.improve.limited_search import LimitedSearch
 from remat.improve.peak_plans import PeakPlan, PeakPlans
-from remat.improve.time_prices import AboveLimit
+from remat.improve.time_prices import AboveLimit, Liveness
 from remat.predict.time import Flops
 
 BYTES = 100
@@ -37,15 +39,21 @@ def kinds(**counts: int) -> Graph:
 
 
 class ToyPlans(PeakPlans):
-    """All that is saved is alive at one moment."""
+    """Has few moments, and the bytes that each saved value takes at them (moments, k): `sizes`."""
 
-    def peaks_with(self, choice: Choice, step: Any, saved_too: Sequence[BoolArray]) -> list[int]:
+    sizes: IntArray
+
+    def moments(self, choice: Choice, step: Any) -> Liveness:
         del choice
-        return [step.at_forward_end + int(self.problem.save_bytes[values].sum()) for values in saved_too]
+        return Liveness(np.array(step.alive_bytes), *[np.array([], np.int64)] * 2)
 
-    def above_limit(self, choice: Choice, step: Any, limit_bytes: int, most: int) -> AboveLimit:
-        del choice, most
-        return AboveLimit(np.array([max(step.peak_bytes - limit_bytes, 0)]), self.problem.save_bytes[:, None])
+    def after(self, moments: Liveness, before: Choice, after: Choice) -> Liveness:
+        added = (self.sizes * after.saved).sum(1) - (self.sizes * before.saved).sum(1)
+        return replace(moments, alive_bytes=moments.alive_bytes + added)
+
+    def above_limit(self, moments: Liveness, limit_bytes: int, most: int) -> AboveLimit:
+        at = np.flatnonzero(moments.alive_bytes > limit_bytes)
+        return AboveLimit(at, moments.alive_bytes[at] - limit_bytes, self.sizes[at].T)
 
 
 class Toy:
@@ -59,6 +67,7 @@ class Toy:
         self.plans = ToyPlans(graph, RecomputeTime("flops").pose(graph), find_solver("lagrangian"))
         names = self.plans.problem.names
         self.kind = np.array([name.rstrip("0123456789") for name in names])
+        self.plans.sizes = np.array([[0] * len(names), [SIZES.get(kind, 0) for kind in self.kind]])
         self.classes = np.unique(self.kind, return_inverse=True)[1]
 
     def start(self, *kinds: str) -> PeakPlan:
@@ -75,13 +84,8 @@ class Toy:
         return {kind: count for kind, count in counts.items() if kind in self.kind}
 
     def timeline(self, choice: Choice) -> Any:
-        names, kinds = np.array(self.plans.problem.names)[choice.saved], self.kind[choice.saved]
-        alive = [
-            SimpleNamespace(name=n, bytes=SIZES.get(kind, 0), why="saved") for n, kind in zip(names, kinds, strict=True)
-        ]
-        saved_bytes = sum(t.bytes for t in alive)
-        peak_bytes = max(self.at_least, saved_bytes)
-        return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=saved_bytes)
+        alive_bytes = np.array([self.at_least, 0]) + self.plans.sizes[:, choice.saved].sum(1)
+        return SimpleNamespace(alive_bytes=alive_bytes, peak_bytes=int(alive_bytes.max()))
 
     def exchanges(self, limit_bytes: int) -> Exchanges:
         return Exchanges(LimitedSearch(limit_bytes, self.plans, self.plan, self, self.timeline, self.classes))
@@ -140,6 +144,21 @@ def test_if_the_whole_exchange_does_not_fit_the_part_that_fits_is_made_next() ->
     assert tried[:3] == [0, 8, 5]
 
 
+def test_what_an_exchange_frees_makes_room_for_the_part_that_fits() -> None:
+    """Each dear value takes twice as much as is estimated, and the start fills its limit."""
+
+    class Twice(Toy):
+        def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
+            return PeakPlan(choice, 0, BYTES * (2 * self.saved(choice)["dear"] + self.saved(choice)["cheap"]))
+
+    toy, tried = Twice(8, 8), list[str]()
+    predict = toy.plan
+    toy.plan = lambda choice, _source="": tried.append(_source) or predict(choice)
+    better = toy.exchanges(8 * BYTES).improved(toy.start("cheap"))
+    assert toy.saved(better.choice) == {"dear": 4, "cheap": 0}
+    assert "exchange in part" in tried
+
+
 def test_a_large_value_is_not_given_where_a_small_one_suffices() -> None:
     """The large value is cheaper per byte, but 40 times as large as what is needed."""
     toy = Toy(1, 4, large=1)
@@ -148,12 +167,12 @@ def test_a_large_value_is_not_given_where_a_small_one_suffices() -> None:
 
 
 def test_a_byte_that_is_missing_is_paid_by_a_whole_value_and_an_exact_fit_by_no_more() -> None:
-    payer = Change(np.arange(32), saves=False, ns=32.0, peak_bytes=-32 * 10**9)
+    payer, size = Change(np.arange(32), saves=False, ns=32.0), np.full((32, 1), 10**9)
     for needed, count in [(1, 1), (10**9, 1), (10**9 + 1, 2), (15 * 10**9, 15), (10**12, 32)]:
-        part = payer.freeing(needed)
-        assert (len(part.values), part.ns, part.peak_bytes) == (count, count, -count * 10**9)
-    assert payer.freeing(2 * 10**9).values.tolist() == [0, 1]
-    assert replace(payer, saves=True).freeing(2 * 10**9).values.tolist() == [30, 31]
+        excess = np.array([needed])
+        part, freed_bytes = payer.freeing(AboveLimit(np.array([0]), excess, size), excess)
+        assert (part.values.tolist(), part.ns, freed_bytes.tolist()) == ([*range(count)], count, [count * 10**9])
+    assert replace(payer, saves=True).first(2).values.tolist() == [30, 31]
 
 
 def test_a_mask_is_not_given_where_its_random_numbers_must_be_saved_instead() -> None:
@@ -174,20 +193,148 @@ def test_a_mask_is_not_given_where_its_random_numbers_must_be_saved_instead() ->
     assert not any(choice.saved[toy.kind == "numbers"].any() for choice in proposed)
 
 
+def test_no_change_is_proposed_twice_and_only_what_it_changes_counts() -> None:
+    """A view cannot be saved here, so its product is; one of the three products is saved already."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=BYTES)
+    views = [g.op("view", x, bytes=BYTES, name=f"view{i}", cannot_save="of a product") for i in range(3)]
+    products = [g.op("dear", view, bytes=BYTES, name=f"dear{i}") for i, view in enumerate(views)]
+    g.output(g.op("sum", *products, bytes=4))
+    g.gradient(g.op("back", g.tangent("dy", bytes=4), *products, bytes=BYTES))
+    toy, tried = Toy(0, 0), list[Choice]()
+    toy.set_graph(g.build())
+    predict, start = toy.plan, toy.plan(toy.plans.legal.saving(np.array(toy.plans.problem.names) == "dear0"))
+    toy.plan = lambda choice, _source="": tried.append(choice) or predict(choice)
+    proposed = list[Choice]()
+    toy.effects = lambda before, changed: proposed.extend(one[0] for one in changed) or [-10.0] * len(changed)
+    toy.exchanges(2 * BYTES).improved(start)
+    assert sorted(toy.saved(choice)["dear"] for choice in proposed[:2]) == [0, 2]
+    assert toy.saved(tried[0])["dear"] == 2, "there is room for one of the two that are not saved"
+
+
+@pytest.mark.parametrize(
+    ("factor", "saved", "freed"), [(0.8, 4, 1), (0.9, 4, 1), (1.1, 4, 2), (1.25, 4, 2), (1.5, 4, 3), (2, 3, 3)]
+)
+def test_for_a_predicted_change_as_much_room_is_made_as_its_peak_says(factor: float, saved: int, freed: int) -> None:
+    """What is dear takes more or less than is estimated; the start is three values below its peak."""
+
+    class Times(Toy):
+        def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
+            kinds = self.saved(choice)
+            return PeakPlan(choice, 0, max(self.at_least, int(BYTES * (factor * kinds["dear"] + kinds["cheap"]))))
+
+    toy = Times(4, 4, at_least=7 * BYTES)
+    exchanges, start = toy.exchanges(7 * BYTES), toy.start("cheap")
+    changes, before = exchanges._changes(start), exchanges._liveness(start.choice)
+    dear = next(change for change in changes if change.saves)
+    predicted = exchanges._predicted(start, before, dear)
+    offer = exchanges._offer(start, before, predicted, changes)
+    assert predicted.bytes_factor == pytest.approx(factor)
+    assert len(offer.part.values) == saved
+    assert [len(payment.part.values) for payment in offer.paid] == [freed]
+
+
+@pytest.mark.parametrize(("frees", "factor"), [(1, 1), (0.5, 0.5), (0, 0), (-1, 0)])
+def test_what_is_predicted_to_free_less_than_estimated_counts_less(frees: float, factor: float) -> None:
+    class Partly(Toy):
+        def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
+            cheap = 4 - self.saved(choice)["cheap"]
+            return PeakPlan(choice, 0, int(BYTES * (4 - frees * cheap)))
+
+    toy = Partly(4, 4)
+    exchanges, start = toy.exchanges(4 * BYTES), toy.start("cheap")
+    cheap = next(change for change in exchanges._changes(start) if not change.saves)
+    assert exchanges._predicted(start, exchanges._liveness(start.choice), cheap).bytes_factor == factor
+
+
+def test_an_exchange_that_is_not_faster_is_not_made() -> None:
+    """To recompute what is cheap takes ten times as long as its single values say."""
+
+    class Slow(Toy):
+        def effects(self, before: Choice, changed: Sequence[Sequence[Choice]]) -> list[float]:
+            return [ns if ns < 0 else ns / 20 for ns in super().effects(before, changed)]
+
+        def ns(self, choice: Choice) -> float:
+            return super().ns(choice) + 19 * sum(self.kind[choice.recomputed] == "cheap")
+
+    toy = Slow(4, 4)
+    start = toy.start("cheap")
+    assert toy.exchanges(4 * BYTES).improved(start) is start
+
+
+@pytest.mark.parametrize(("ns", "after"), [(4, 1028), (6, 1032), (8, 1036), (12, 1040)])
+def test_if_a_part_of_a_class_fits_only_its_part_is_paid(ns: int, after: int) -> None:
+    """What is dear takes memory at two moments. At the first, there is room for two values, and nothing makes more."""
+
+    class OneMomentPays(Toy):
+        def set_graph(self, graph: Graph) -> None:
+            super().set_graph(graph)
+            dear, cheap = self.kind == "dear", self.kind == "cheap"
+            self.plans.sizes = BYTES * np.array([dear, dear | cheap], np.int64)
+
+        def timeline(self, choice: Choice) -> Any:
+            alive_bytes = np.array([2 * BYTES, 0]) + self.plans.sizes[:, choice.saved].sum(1)
+            return SimpleNamespace(alive_bytes=alive_bytes, peak_bytes=int(alive_bytes.max()))
+
+        def ns(self, choice: Choice) -> float:
+            return 1000 + sum({"dear": 10, "cheap": ns}.get(kind, 0) for kind in self.kind[choice.recomputed])
+
+    toy = OneMomentPays(4, 4)
+    start = toy.start("cheap")
+    better = toy.exchanges(4 * BYTES).improved(start)
+    assert toy.ns(start.choice) == 1040
+    assert toy.ns(better.choice) == after
+    assert better.peak_bytes <= 4 * BYTES
+
+
+def test_of_several_calls_in_flight_each_takes_its_part_of_the_limit() -> None:
+    class Twice(Toy):
+        def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
+            return PeakPlan(choice, 0, 2 * self.timeline(choice).peak_bytes)
+
+    toy, tried = Twice(4, 4), list[str]()
+    toy.plans.in_flight = 2
+    predict = toy.plan
+    toy.plan = lambda choice, _source="": tried.append(_source) or predict(choice)
+    better = toy.exchanges(10 * BYTES).improved(toy.start("cheap"))
+    assert toy.saved(better.choice) == {"dear": 4, "cheap": 1}
+    assert tried == ["", "exchange"]
+
+
+def test_only_changes_with_a_large_effect_are_predicted_one_by_one() -> None:
+    def estimate(ns: float, values: int = 1) -> Change:
+        return Change(np.arange(values), saves=ns < 0, ns=ns)
+
+    change, dear, cheap, large = estimate(-100), estimate(11), estimate(1), estimate(2)
+    paid = [Payment(dear, dear, 5), Payment(cheap, cheap, 5), Payment(large, large, 90)]
+    offer = Offer(change, change, paid)
+    assert offer.largest_estimate is change
+    offer = replace(offer, change=replace(change, is_predicted=True))
+    assert offer.largest_estimate is large
+    paid[2] = replace(paid[2], payer=replace(large, is_predicted=True))
+    assert offer.largest_estimate is dear
+    paid[0] = replace(paid[0], payer=replace(dear, is_predicted=True))
+    assert offer.largest_estimate is None
+
+
+def test_what_is_alive_at_another_moment_than_the_peak_makes_room_there() -> None:
+    """At the peak nothing could be absent; what is dear raises another moment to it, at which all that is cheap is."""
+    toy, tried = Toy(4, 4, at_least=5 * BYTES), list[str]()
+    predict = toy.plan
+    toy.plan = lambda choice, _source="": tried.append(_source) or predict(choice)
+    better = toy.exchanges(5 * BYTES).improved(toy.start("cheap"))
+    assert toy.saved(better.choice) == {"dear": 4, "cheap": 1}
+    assert tried == ["", "exchange"]
+
+
 class TwoMoments(Toy):
     """Has all that is cheap alive at one moment; at another, its second half, twice as large, and all that is dear."""
 
-    def plan(self, choice: Choice, _source: str = "") -> PeakPlan:
-        later = sum(t.bytes for t in self.timeline(choice).peak_tensors)
-        return PeakPlan(choice, 0, max(BYTES * self.saved(choice)["cheap"], later))
-
-    def timeline(self, choice: Choice) -> Any:
-        dear, cheap = (np.flatnonzero(self.kind == kind) for kind in ("dear", "cheap"))
-        sizes = dict.fromkeys(dear, BYTES) | dict.fromkeys(cheap[len(cheap) // 2 :], 2 * BYTES)
-        names = self.plans.problem.names
-        alive = [SimpleNamespace(name=names[v], bytes=sizes[v], why="saved") for v in sizes if choice.saved[v]]
-        peak_bytes = max(BYTES * self.saved(choice)["cheap"], sum(t.bytes for t in alive))
-        return SimpleNamespace(peak_tensors=alive, peak_bytes=peak_bytes, at_forward_end=peak_bytes)
+    def set_graph(self, graph: Graph) -> None:
+        super().set_graph(graph)
+        cheap = self.kind == "cheap"
+        late = cheap & (cheap.cumsum() > cheap.sum() // 2)
+        self.plans.sizes = BYTES * np.array([cheap, (self.kind == "dear") + 2 * late], np.int64)
 
 
 def test_what_was_recomputed_already_does_not_pay_again() -> None:

@@ -76,7 +76,7 @@ def test_values_could_be_absent_between_their_last_forward_and_first_backward_re
     n = len(search.graph)
     assert search.plans.problem.save_bytes.any()
     for limit in (0, line.peak_bytes // 2, line.peak_bytes - 1):
-        above = search.plans.above_limit(choice, line, limit, 1000)
+        above = search.plans.above_limit(moments, limit, 1000)
         at = np.flatnonzero(moments.alive_bytes > limit)
         assert (above.excess_bytes == moments.alive_bytes[at] - limit).all()
         assert above.excess_bytes.max() == line.peak_bytes - limit
@@ -86,23 +86,25 @@ def test_values_could_be_absent_between_their_last_forward_and_first_backward_re
             waits = (at > max([value, *forward])) & (at < moments.first_read[value])
             size = search.plans.problem.save_bytes[i]
             assert (above.waiting_bytes[i] == np.where(waits, size, 0)).all()
-    few = search.plans.above_limit(choice, line, 0, 3)
+    few = search.plans.above_limit(moments, 0, 3)
     assert len(few.excess_bytes) <= 4
     assert few.excess_bytes.max() == line.peak_bytes
-    assert not search.plans.above_limit(choice, line, line.peak_bytes, 3).excess_bytes.size
+    assert not search.plans.above_limit(moments, line.peak_bytes, 3).excess_bytes.size
 
 
-def test_the_estimated_peak_counts_what_is_saved_too_between_its_reads() -> None:
+def test_after_a_change_what_is_saved_is_alive_between_its_reads_and_what_is_recomputed_is_not() -> None:
     search = Search(Corpus.open().graph("small-bert"))
     least = search.plans.legal.saving(np.zeros(len(search.plans.problem), np.bool_))
-    line = search.predictor.timeline(search.graph.for_all_values(least.saved))
-    everything = search.plans.above_limit(least, line, -1, 10**6)
+    before = search.plans.moments(least, search.predictor.timeline(search.graph.for_all_values(least.saved)))
+    everything = search.plans.above_limit(before, -1, 10**6)
     numbers = np.random.default_rng(0)
-    masks = [(numbers.random(len(least.saved)) < share) & ~least.saved for share in (0, 0.05, 0.5, 1)]
-    expected = [int((everything.excess_bytes - 1 + everything.waiting_bytes[mask].sum(0)).max()) for mask in masks]
-    assert search.plans.peaks_with(least, line, masks) == expected
-    assert expected == sorted(set(expected))
-    assert expected[0] == line.peak_bytes
+    for share in (0, 0.05, 0.5, 1):
+        other = search.plans.legal.saving(numbers.random(len(least.saved)) < share)
+        after = search.plans.after(before, least, other)
+        more = everything.waiting_bytes[other.saved & ~least.saved].sum(0)
+        assert (after.alive_bytes[everything.moments] == before.alive_bytes[everything.moments] + more).all()
+        assert bool(more.any()) == bool(share)
+        assert (search.plans.after(after, other, least).alive_bytes == before.alive_bytes).all()
 
 
 @pytest.mark.parametrize("part", [0.95, 0.9])

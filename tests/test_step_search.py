@@ -223,6 +223,16 @@ def test_the_log_says_of_each_predicted_plan_who_proposed_it_its_peak_and_its_ra
     assert {record.message.split(":")[0] for record in caplog.records} >= {"least cost", "saved bytes", "mixture"}
 
 
+def test_single_values_that_exceed_the_limit_are_saved_at_the_cost_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    graph = Corpus.open().graph("small-gpt-fused-attention")
+    limit = int(0.6 * rivals(graph)["PyTorch's default"][1])
+    with caplog.at_level(logging.DEBUG, "remat.improve.step_search"):
+        remat.choose(graph, MemoryBudget(f"{limit} B", of="peak", estimator=H100))
+    steps = [record.getMessage().split(": peak ") for record in caplog.records]
+    predicted = [(source, int(facts.split()[0]) <= limit) for source, facts in steps]
+    assert (("single values", False), ("repair", True)) in pairwise(predicted)
+
+
 def test_a_plan_that_is_as_fast_as_the_fastest_one_is_not_improved(caplog: pytest.LogCaptureFixture) -> None:
     graph = Corpus.open().graph("small-bert")
     improvements = {"mixture", "single values", "small values", "change", "exchange"}

@@ -2,31 +2,35 @@
 
 For each class of equal values, two changes are possible: the plan saves what it recomputes of the class, or recomputes
 what it saves. For one value of each class it is predicted what the change does to the step time
-(`remat.improve.joint_effects`); what it does to the peak is estimated from the live ranges and live bytes of the plan
-before it. These effects are taken to be proportional to the number of values that change, and to add up. So to make
-room for one change, those changes are made that cost least time per byte that is needed, the last one in part: nearly
-as in the fractional knapsack of Dantzig (1957), but no value is divided. The exchange is predicted before it is made.
-Once an exchange has failed, changes are predicted one by one, for all values of a class, before their exchanges are.
+(`remat.improve.joint_effects`). What it does to the bytes alive at each moment is estimated from live ranges
+(`TimeIndexedPrices.after`). Both effects are taken to be proportional to the number of values that change, and to add
+up.
 
-An exchange that exceeds the limit has its peak at another moment than the plan before it. Then it also recomputes
-values that are alive at that moment; or it saves only as many values as fit.
+If a change exceeds the limit at some moments, others make room: they recompute what the plan saves. The one is taken
+first that costs least time per byte that is still needed, summed over these moments. Of each class, only as many values
+change as are needed. If all this does not make enough room, or costs too much, fewer values are saved.
+
+An exchange is predicted before it is made. If it exceeds the limit, more values are recomputed, or fewer are saved.
+Once an exchange has failed, each of its changes that has a large effect is predicted, for all values of its class,
+before another exchange is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
+from remat.improve.changes import Change, Offer, Payment, paid_by
 from remat.improve.equivalence_classes import by_class
 from remat.improve.limited_search import LimitedSearch
-from remat.improve.peak_descent import saved_at_peak
 from remat.improve.peak_plans import PeakPlan
 from remat.improve.repairs import Repairs
+from remat.improve.time_prices import Liveness
 
 # At most this many classes are saved, and this many recomputed, to predict what that changes.
 _CLASSES = 16
@@ -34,70 +38,21 @@ _CLASSES = 16
 _WORTH = 0.001
 # Values that take at most this part of the limit are small; this many groups of them are tried.
 _SMALL, _GROUPS = 1e-4, 7
-# Of the exchanges that are possible for one plan, this many are refused after all their changes were predicted. For one
-# that exceeds the limit, more values are recomputed this often.
-_TRIES, _PAYMENTS = 8, 2
+# The search for an exchange ends after this many have failed.
+_TRIES = 8
+# If an exchange exceeds the limit, more values are recomputed at most this often.
+_PAYMENTS = 2
+# An exchange that exceeds the limit is tried in part at most this often.
+_PARTS = 3
+# If there is room for all of a value but this part, it may well fit: estimates are not exact. One prediction changes an
+# estimate of bytes at most by this factor.
+_NEARLY, _FACTOR = 0.2, 8
+# At most about so many moments above the limit are looked at.
+_MOMENTS = 16
 # The effects of changes are predicted again at most this often, as long as the step gets faster by this part of it.
 _REFRESHED, _PAYS = 4, 0.0002
 # An exchange is predicted if it is expected to make the step faster by this part of it, and is made if it does.
 _GAIN = 1e-4
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """Holds a change of a plan, and its effects.
-
-    Attributes:
-        values: (m,) positions of the values that change, in the order of the forward pass.
-        saves: whether they are saved from then on; if not, they are recomputed.
-        ns: the step time after the change, minus the one before; in the unit of the rank, if plans are ranked by cost.
-            An estimate is that of one value, times the number of values.
-        peak_bytes: the peak after the change, minus the one before.
-        is_predicted: whether both effects were predicted for all values together; if not, they are estimates.
-    """
-
-    values: IntArray
-    saves: bool
-    ns: float
-    peak_bytes: int
-    is_predicted: bool = False
-
-    @property
-    def ns_per_byte(self) -> float:
-        return self.ns / max(abs(self.peak_bytes), 1)
-
-    def freeing(self, bytes_needed: int) -> Change:
-        """Returns the change of the fewest values that free so many bytes; of all values, if they free fewer."""
-        count = len(self.values)
-        return self.of_count(min(count, -(-bytes_needed * count // -self.peak_bytes)))
-
-    def of_count(self, count: int) -> Change:
-        """Returns the change of so many values: the last ones if it saves them, the first ones if it recomputes them.
-
-        What is saved late in the forward pass is read, and freed, first in the backward pass.
-        """
-        at = np.arange(len(self.values))
-        return self.of(at >= len(at) - count if self.saves else at < count)
-
-    def left(self, choice: Choice) -> Change:
-        """Returns the part of the change that a plan has not made yet."""
-        return self.of((choice.recomputed if self.saves else choice.saved)[self.values])
-
-    def of(self, some: BoolArray) -> Change:
-        """Returns the change of some of the values, a mask (m,), with their part of the effects."""
-        part = float(some.mean())
-        return replace(self, values=self.values[some], ns=part * self.ns, peak_bytes=round(part * self.peak_bytes))
-
-
-@dataclass(frozen=True, eq=False)
-class _Offer:
-    change: Change
-    part: float  # of the change, for which there is room
-    paid: list[tuple[Change, Change]]  # the changes that make room, each with the part of it that is needed
-
-    @property
-    def ns(self) -> float:
-        return self.part * self.change.ns + sum(part.ns for _, part in self.paid)
 
 
 class Exchanges:
@@ -120,7 +75,7 @@ class Exchanges:
                 best = better
             if best is before:
                 self._exhausted.add(best.choice.key)
-            if self._rank(best.choice) > (1 - _PAYS) * self._rank(before.choice):
+            if not self._pays(best.choice, before):
                 break
         return best
 
@@ -132,158 +87,179 @@ class Exchanges:
         15.5% to 10.8% without a byte at the peak: each statistic that is recomputed reads a whole activation.
         """
         problem = self._plans.problem
-        is_small = (
-            best.choice.recomputed & ~problem.cannot_save.mask & (problem.save_bytes <= _SMALL * self._limit_bytes)
-        )
-        small = np.flatnonzero(is_small)
+        is_small = ~problem.cannot_save.mask & (problem.save_bytes <= _SMALL * self._limit_bytes)
+        small = np.flatnonzero(is_small & best.choice.recomputed)
         groups = [small[np.argsort(self._classes[small], kind="stable")]]
         for _ in range(_GROUPS):
             if not groups or not len(values := groups.pop(0)):
                 break
-            plan = self._plan(self._plans.legal.also_saving(best.choice, values), "small values")
-            if self._rank(plan.choice) >= (1 - _PAYS) * self._rank(best.choice):
+            plan, before = self._plan(self._plans.legal.also_saving(best.choice, values), "small values"), best
+            if not self._pays(plan.choice, before):
                 continue
-            before = best
-            best = plan if plan.peak_bytes <= self._limit_bytes else self._repairs.repair(plan, best, values)
-            if best is before and len(values) > 1:
+            pinned = np.flatnonzero(is_small & plan.choice.saved)
+            best = plan if plan.peak_bytes <= self._limit_bytes else self._repairs.repair(plan, best, pinned)
+            if len(values) > 1 and not self._pays(best.choice, before):
                 groups += np.array_split(values, 2)
         return best
+
+    def _pays(self, choice: Choice, before: PeakPlan) -> bool:
+        return self._rank(choice) <= (1 - _PAYS) * self._rank(before.choice)
 
     def _best_exchange(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
         """Returns the plan after the best exchange; changes lose what is made, and get the effects predicted here."""
         changes[:] = [left for change in changes if len((left := change.left(best.choice)).values)]
-        refused = list[Change]()
+        before, refused = self._liveness(best.choice), list[Change]()
         while len(refused) < _TRIES:
-            offers = [self._offer(best, one, changes) for one in changes if one.ns < 0 and one not in refused]
-            offer = min(offers, key=lambda offer: offer.ns, default=None)
+            useful = (one for one in changes if one.ns < 0 and one not in refused)
+            offers = (self._offer(best, before, one, changes) for one in useful)
+            offer = min((one for one in offers if len(one.part.values)), key=lambda offer: offer.ns, default=None)
             if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
                 return None
-            estimated = [one for one in (offer.change, *(payer for payer, _ in offer.paid)) if not one.is_predicted]
-            if estimated and not self._trusts_estimates:
-                changes[changes.index(estimated[0])] = self._predicted(best, estimated[0])
-            elif (better := self._tried(best, offer, changes)) is not None:
+            estimate = offer.largest_estimate
+            if estimate is not None and not self._trusts_estimates:
+                changes[changes.index(estimate)] = self._predicted(best, before, estimate)
+            elif (better := self._tried(best, before, offer, changes)) is not None:
                 return better
-            elif estimated:
+            elif estimate is not None and self._trusts_estimates:
                 self._trusts_estimates = False
             else:
                 refused.append(offer.change)
         return None
 
-    def _predicted(self, best: PeakPlan, change: Change) -> Change:
-        plan = self._plan(self._after(best.choice, change), "change")
-        ns, peak_bytes = self._rank(plan.choice) - self._rank(best.choice), plan.peak_bytes - best.peak_bytes
-        return replace(change, ns=ns, peak_bytes=peak_bytes, is_predicted=True)
+    def _predicted(self, best: PeakPlan, before: Liveness, change: Change) -> Change:
+        """Returns a change with the effects of all its values together, as predicted."""
+        plan = self._plan(choice := self._after(best.choice, change), "change")
+        ns, rise = (
+            self._rank(plan.choice) - self._rank(best.choice),
+            self._of_one_call(plan.peak_bytes - best.peak_bytes),
+        )
+        after = self._plans.after(before, best.choice, choice)
+        factor, added_bytes = 1.0 if rise <= 0 else 0.0, after.alive_bytes - before.alive_bytes
+        if change.saves and (grows := added_bytes > 0).any():
+            # So many times the estimate that the peak is the predicted one, or stays what it is.
+            room = before.peak_bytes + max(rise, 0) - before.alive_bytes[grows]
+            factor = float((room / added_bytes[grows]).min())
+            factor = min(max(factor, 1 / _FACTOR), _FACTOR if rise > 0 else 1)
+        elif not change.saves and after.peak_bytes < before.peak_bytes:
+            factor = min(max(rise / (after.peak_bytes - before.peak_bytes), 0), 1)
+        return replace(change, ns=ns, bytes_factor=factor, is_predicted=True)
 
-    def _offer(self, best: PeakPlan, change: Change, payers: Sequence[Change]) -> _Offer:
-        need = best.peak_bytes + change.peak_bytes - self._limit_bytes
-        paid = list(_paid(need, -change.ns_per_byte, [p for p in payers if p is not change and p.peak_bytes < 0]))
-        missing = need + sum(part.peak_bytes for _, part in paid)
-        return _Offer(change, 1 - max(0, missing) / max(change.peak_bytes, 1), paid)
+    def _offer(self, best: PeakPlan, before: Liveness, change: Change, payers: Sequence[Change]) -> Offer:
+        """Returns the exchange that saves as many of the values as there is room for, at less than what they gain."""
+        after = self._plans.after(before, best.choice, self._after(best.choice, change))
+        added_bytes, count = change.bytes_factor * (after.alive_bytes - before.alive_bytes), len(change.values)
+        limit_bytes = before.peak_bytes + self._of_one_call(self._limit_bytes - best.peak_bytes)
+        others, paid = [payer for payer in payers if payer is not change], list[Payment]()
+        for at_any_price in (True, False, False):  # each time, for as many values as there is room for
+            part = count / len(change.values)
+            alive_bytes = before.alive_bytes + (part * added_bytes).astype(np.int64)
+            above = self._plans.above_limit(replace(before, alive_bytes=alive_bytes), limit_bytes, _MOMENTS)
+            most_ns = -part * change.ns / max(int(above.excess_bytes.sum()), 1)
+            paid, missing = paid_by(above, math.inf if at_any_price else most_ns, others)
+            fits = 1 - float((missing / (part * added_bytes[above.moments])).max(initial=0))
+            if (count := math.floor(fits * count + _NEARLY)) < 1:
+                break
+        return Offer(change, change.first(count), paid)
 
-    def _tried(self, best: PeakPlan, offer: _Offer, payers: Sequence[Change]) -> PeakPlan | None:
-        count = max(1, math.floor(round(offer.part * len(offer.change.values), 6)))
-        choice, paid, first = self._after(best.choice, offer.change.of_count(count)), offer.paid, None
+    def _tried(self, best: PeakPlan, before: Liveness, offer: Offer, payers: Sequence[Change]) -> PeakPlan | None:
+        """Returns the plan after an exchange, paid by more changes if it exceeds the limit, or made in part."""
+        choice, paid, first = self._after(best.choice, offer.part), offer.paid, None
         for _ in range(1 + _PAYMENTS):
-            for _, part in paid:
-                choice = self._after(choice, part)
+            choice = self._after(choice, *(payment.part for payment in paid))
             if choice.key == best.choice.key:
-                return None
+                break
             plan = self._plan(choice, "exchange")
             left_ns = self._rank(best.choice) - self._rank(choice)
             if left_ns <= _GAIN * self._rank(best.choice):
-                return None
-            if (over := plan.peak_bytes - self._limit_bytes) <= 0:
+                break
+            if plan.peak_bytes <= self._limit_bytes:
                 return plan
             first = first or plan
-            paid = list(_paid(over, left_ns / over, self._payers_at_peak(plan, payers)))
-            if sum(part.peak_bytes for _, part in paid) > -over:
+            moments = self._liveness(choice)
+            limit_bytes = moments.peak_bytes + self._of_one_call(self._limit_bytes - plan.peak_bytes)
+            above = self._plans.above_limit(moments, limit_bytes, _MOMENTS)
+            left = [one for payer in payers if len((one := payer.left(choice)).values)]
+            paid, missing = paid_by(above, left_ns / max(int(above.excess_bytes.sum()), 1), left)
+            if missing.any():
                 break
-        assert first is not None
-        part = (self._limit_bytes - best.peak_bytes) / (first.peak_bytes - best.peak_bytes)
-        return self._in_part(best, offer, math.floor(part * count))
+        return None if first is None else self._in_part(best, before, offer, first.peak_bytes)
 
-    def _in_part(self, best: PeakPlan, offer: _Offer, count: int) -> PeakPlan | None:
-        """Returns the plan after an exchange for so many values of the class, if that keeps the limit and pays."""
-        if not count:
-            return None
-        choice = self._after(best.choice, offer.change.of_count(count))
-        for _, part in offer.paid:
-            choice = self._after(choice, part)
-        plan = self._plan(choice, "exchange in part")
-        pays = self._rank(choice) < (1 - _GAIN) * self._rank(best.choice)
-        return plan if plan.peak_bytes <= self._limit_bytes and pays else None
+    def _in_part(self, best: PeakPlan, before: Liveness, offer: Offer, peak_bytes: int) -> PeakPlan | None:
+        """Returns the plan after an exchange for fewer values of the class; None if none keeps the limit and pays.
 
-    def _payers_at_peak(self, plan: PeakPlan, payers: Sequence[Change]) -> list[Change]:
-        """Returns changes of what a plan saves and has alive at its peak, with the bytes that they free then."""
-        bytes_of = saved_at_peak(self._plans.problem, plan.choice, self._timeline(plan.choice))
-        useful = [payer for payer in payers if not (payer.saves or (payer.is_predicted and payer.peak_bytes >= 0))]
-        drops = (payer.of(bytes_of[payer.values] > 0) for payer in useful)
-        return [replace(drop, peak_bytes=-int(bytes_of[drop.values].sum())) for drop in drops if len(drop.values)]
+        The peak is taken to be proportional to the number of values.
 
-    def _after(self, choice: Choice, change: Change) -> Choice:
-        return self._plans.legal.changed(choice, change.values, saves=change.saves)
+        Args:
+            peak_bytes: the peak after the exchange, which exceeds the limit.
+        """
+        paid, count = [payment.part for payment in offer.paid], len(offer.part.values)
+        after = self._plans.after(before, best.choice, self._after(best.choice, *paid))
+        freed_bytes = (before.peak_bytes - after.peak_bytes) * self._plans.in_flight
+        least = best.peak_bytes - freed_bytes  # if no value of the class is saved
+        for _ in range(_PARTS):
+            count = min(count - 1, (self._limit_bytes - least) * count // max(peak_bytes - least, 1))
+            if count < 1:
+                break
+            plan = self._plan(self._after(best.choice, offer.change.first(count), *paid), "exchange in part")
+            if self._rank(plan.choice) >= (1 - _GAIN) * self._rank(best.choice):
+                break
+            if (peak_bytes := plan.peak_bytes) <= self._limit_bytes:
+                return plan
+        return None
+
+    # The peak of a plan can count several calls; the bytes alive at each moment, and what values free, are of one.
+    def _of_one_call(self, peak_bytes: int) -> int:
+        return peak_bytes // self._plans.in_flight
+
+    def _liveness(self, choice: Choice) -> Liveness:
+        return self._plans.moments(choice, self._timeline(choice))
+
+    def _after(self, choice: Choice, *changes: Change) -> Choice:
+        for change in changes:
+            choice = self._plans.legal.changed(choice, change.values, saves=change.saves)
+        return choice
 
     def _changes(self, best: PeakPlan) -> list[Change]:
         """Returns what might be exchanged: the most promising classes, with the effects of changing them."""
         chosen = [
-            (values, saves, other)
-            for saves, of in ((True, best.choice.recomputed), (False, best.choice.saved))
-            for values, other in self._most_promising(best.choice, of, saves)
+            (values, saves)
+            for saves, among in ((True, best.choice.recomputed), (False, best.choice.saved))
+            for values in self._most_promising(best.choice, among, saves)
         ]
         changed = [
             [self._plans.legal.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values))]
-            for values, saves, _ in chosen
+            for values, saves in chosen
         ]
         effects = self._effects(best.choice, changed)
-        line = self._timeline(best.choice)
-        peaks = self._plans.peaks_with(best.choice, line, [other.saved & ~best.choice.saved for *_, other in chosen])
-        freed = saved_at_peak(self._plans.problem, best.choice, line)
-        changes = list[Change]()
-        for (values, saves, _), ns, peak_bytes in zip(chosen, effects, peaks, strict=True):
-            if saves:
-                changes.append(Change(values, saves, len(values) * ns, max(peak_bytes - line.peak_bytes, 0)))
-            else:  # two changes: of what is alive at this peak, and of what may be alive at that of another plan
-                pays = freed[values] > 0
-                parts = values[pays], values[~pays]
-                changes += [Change(part, saves, len(part) * ns, -int(freed[part].sum())) for part in parts if len(part)]
-        return changes
+        return [Change(v, saves, len(v) * ns) for (v, saves), ns in zip(chosen, effects, strict=True)]
 
-    def _most_promising(self, choice: Choice, of: BoolArray, saves: bool) -> list[tuple[IntArray, Choice]]:
-        """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values.
-
-        Each is listed with the choice after its change.
-        """
-        problem, values, classes = self._plans.problem, np.flatnonzero(of), list[tuple[float, IntArray, Choice]]()
+    def _most_promising(self, choice: Choice, among: BoolArray, saves: bool) -> list[IntArray]:
+        """Lists classes, those first whose change costs least, or gains most, per byte, by prices of single values."""
+        problem, classes = self._plans.problem, dict[bytes, tuple[float, IntArray]]()
         cost, saved_bytes = problem.recompute_cost, choice.saved_bytes(problem)
         before = int(cost[choice.recomputed].sum())
-        for members in by_class(values, self._classes):
+        for members in by_class(np.flatnonzero(among), self._classes):
             other = self._plans.legal.changed(choice, members, saves=saves)
-            more, change = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
+            more_bytes, more_cost = other.saved_bytes(problem) - saved_bytes, int(cost[other.recomputed].sum()) - before
             # To recompute a value can free nothing: a GPU that recomputes the mask of a dropout must save its random
             # numbers instead, which take more bytes.
-            frees_nothing = more > 0 and not saves
-            if abs(more) > _WORTH * self._limit_bytes and not frees_nothing:
-                classes.append((change / max(abs(more), 1), members, other))
-        return [(members, other) for _, members, other in sorted(classes, key=lambda one: one[0])[:_CLASSES]]
+            frees_nothing = more_bytes > 0 and not saves
+            changing = members[self._changes_something(choice, other)[members]]
+            if len(changing) and abs(more_bytes) > _WORTH * self._limit_bytes and not frees_nothing:
+                classes.setdefault(other.key, (more_cost / max(abs(more_bytes), 1), changing))
+        return [members for _, members in sorted(classes.values(), key=lambda one: one[0])[:_CLASSES]]
+
+    def _changes_something(self, choice: Choice, other: Choice) -> BoolArray:
+        """Returns (k,) which values are saved in one choice only.
+
+        A value that cannot be saved counts if a value that is computed from it does.
+        """
+        problem, differs = self._plans.problem, choice.saved != other.saved
+        stands_for_others = np.zeros(len(differs), np.bool_)
+        stands_for_others[problem.producers[differs[problem.consumers]]] = True
+        return differs | stands_for_others & problem.cannot_save.mask
 
 
 def _places(count: int) -> list[int]:
     # The first and the last of many equal layers have neighbours of other kinds.
     return list(dict.fromkeys((count // 2, count // 4, 3 * count // 4)))
-
-
-def _paid(need_bytes: int, worth: float, payers: Sequence[Change]) -> Iterator[tuple[Change, Change]]:
-    """Yields changes that free memory, each with the part of it that is needed, until a byte of them costs too much.
-
-    Each time, the change is taken that costs least per byte that is still needed. So a large value does not count as
-    cheap where a few bytes are needed.
-    """
-    left = list(payers)
-    while left and need_bytes > 0:
-        parts = [payer.freeing(need_bytes) for payer in left]
-        prices = [part.ns / min(need_bytes, max(1, -part.peak_bytes)) for part in parts]
-        if min(prices) >= worth:
-            return
-        at = prices.index(min(prices))
-        need_bytes += parts[at].peak_bytes
-        yield left.pop(at), parts[at]

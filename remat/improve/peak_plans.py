@@ -290,14 +290,13 @@ class PeakPlans:
         """Computes the live ranges under a choice, and the bytes alive in its compiled step."""
         return self._clock.moments(self.graph.for_all_values(choice.saved), step)
 
-    def above_limit(self, choice: Choice, step: Timeline, limit_bytes: int, most: int) -> AboveLimit:
-        """Computes what is alive above a limit in the compiled step of a choice (`TimeIndexedPrices.above_limit`)."""
-        return self._clock.above_limit(self.moments(choice, step), limit_bytes, most)
+    def above_limit(self, moments: Liveness, limit_bytes: int, most: int) -> AboveLimit:
+        """Computes what is alive above a limit, and could be absent then (`TimeIndexedPrices.above_limit`)."""
+        return self._clock.above_limit(moments, limit_bytes, most)
 
-    def peaks_with(self, choice: Choice, step: Timeline, saved_too: Sequence[BoolArray]) -> list[int]:
-        """Estimates the peaks if a choice also saves each of these sets of values (`TimeIndexedPrices.peak_with`)."""
-        moments = self.moments(choice, step)
-        return [self._clock.peak_with(moments, values) for values in saved_too]
+    def after(self, moments: Liveness, before: Choice, after: Choice) -> Liveness:
+        """Estimates the bytes alive after a change of a choice (`TimeIndexedPrices.after`)."""
+        return self._clock.after(moments, before, after)
 
     def cut_at_prices(self, moments: Liveness, byte: float, focus: float) -> Choice:
         """Returns the minimum cut at the prices of memory that `TimeIndexedPrices.priced` computes."""

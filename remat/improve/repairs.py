@@ -87,7 +87,8 @@ class Repairs:
         return self._offers[key]
 
     def _repaired(self, choice: Choice, pinned: IntArray) -> Choice | None:
-        above = self._plans.above_limit(choice, self._timeline(choice), self._limit_bytes, _MOMENTS)
+        moments = self._plans.moments(choice, self._timeline(choice))
+        above = self._plans.above_limit(moments, self._limit_bytes, _MOMENTS)
         price = self._prices(choice, np.where(choice.saved[:, None], above.waiting_bytes, 0).max(1, initial=0))
         price[pinned] = np.inf
         dropped, excess = list[int](), above.excess_bytes

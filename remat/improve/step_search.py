@@ -34,6 +34,8 @@ from contextlib import AbstractContextManager, suppress
 from functools import cached_property, partial
 from statistics import median
 
+import numpy as np
+
 from remat.answer.choice import Choice
 from remat.answer.plan_facts import distinct_bytes
 from remat.facts.columns import BoolArray, IntArray
@@ -371,12 +373,19 @@ class StepPlans:
         return equivalence_classes(self._graph, _DISTANCE)[self._graph.plannable]
 
     def _save_values(self, best: PeakPlan, search: LimitedSearch) -> PeakPlan:
-        """Saves single values while the simulated peak fits: the simulation knows what is freed before it."""
+        """Saves single values while the simulated peak fits: the simulation knows what is freed before it.
+
+        If the predicted peak does not fit, others are recomputed.
+        """
         for _ in range(_ROUNDS):
             more = self._plans.saving_more(best.choice, search.limit_bytes / max(best.peak_bytes, 1))
-            if more is None or not search.is_better(plan := self._plan(more, "single values"), best):
+            if more is None:
                 break
-            best = plan
+            before, plan = best, self._plan(more, "single values")
+            added = np.flatnonzero(more.saved & ~best.choice.saved)
+            best = plan if search.is_better(plan, best) else Repairs(search).repair(plan, best, added)
+            if best is before:
+                break
         return best
 
     def _plan(self, choice: Choice, source: str) -> PeakPlan:

@@ -7,10 +7,11 @@ best plan, as long as live ranges stay those of the plan that the prices come fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from remat.answer.choice import Choice
 from remat.facts.columns import BoolArray, IntArray
 from remat.predict.memory import Simulator, Timeline
 from remat.predict.memory.order import Order
@@ -39,17 +40,24 @@ class Liveness:
     first_read: IntArray
     last_read: IntArray
 
+    @property
+    def peak_bytes(self) -> int:
+        """Returns the most bytes alive, of one call."""
+        return int(self.alive_bytes.max())
+
 
 @dataclass(frozen=True, eq=False)
 class AboveLimit:
     """Holds what is alive above a limit at m moments, and which of k values could be absent then.
 
     Attributes:
+        moments: (m,) their numbers in `Liveness`, ascending.
         excess_bytes: (m,) what is alive, less the limit.
         waiting_bytes: (k, m) the bytes of each value at the moments between its last read in the forward pass and its
             first read in the backward pass, 0 at all others.
     """
 
+    moments: IntArray
     excess_bytes: IntArray
     waiting_bytes: IntArray
 
@@ -105,19 +113,21 @@ class TimeIndexedPrices:
         first_read = moments.first_read[self._simulator.graph.plannable]
         waits = (self._last_forward_read[:, None] < above) & (above < first_read[:, None])
         excess_bytes = moments.alive_bytes[above] - limit_bytes
-        return AboveLimit(excess_bytes, np.where(waits, self._problem.save_bytes[:, None], 0))
+        return AboveLimit(above, excess_bytes, np.where(waits, self._problem.save_bytes[:, None], 0))
 
-    def peak_with(self, moments: Liveness, saved_too: BoolArray) -> int:
-        """Estimates the peak of a plan if it saves more values, a mask (k,) of those of the problem.
+    def after(self, moments: Liveness, before: Choice, after: Choice) -> Liveness:
+        """Estimates the bytes alive after a change of the plan that the live ranges are of.
 
-        Each is then alive between its last read in the forward pass and its first one in the backward pass. The
-        estimate ignores that it stays until its last read, and that other values are then no longer recomputed.
+        What is then saved is alive between its last read in the forward pass and its first one in the backward pass,
+        and what is then recomputed is not. The estimate ignores that a saved value stays until its last read, and that
+        others need not be recomputed for it.
         """
-        first_read = moments.first_read[self._simulator.graph.plannable][saved_too]
-        size, changes = self._problem.save_bytes[saved_too], np.zeros(len(moments.alive_bytes) + 1, np.int64)
-        np.add.at(changes, self._last_forward_read[saved_too] + 1, size)
-        np.subtract.at(changes, first_read, size)
-        return int((moments.alive_bytes + np.cumsum(changes)[:-1]).max())
+        differs = before.saved != after.saved
+        size = np.where(after.saved, self._problem.save_bytes, -self._problem.save_bytes)[differs]
+        changes = np.zeros(len(moments.alive_bytes) + 1, np.int64)
+        np.add.at(changes, self._last_forward_read[differs] + 1, size)
+        np.subtract.at(changes, moments.first_read[self._simulator.graph.plannable][differs], size)
+        return replace(moments, alive_bytes=moments.alive_bytes + np.cumsum(changes)[:-1])
 
     def _alive_in(self, step: Timeline) -> IntArray:
         graph, n = self._simulator.graph, len(self._simulator.graph)
