@@ -16,8 +16,7 @@ from torch import Tensor, fx, nn
 from torch._inductor.compile_fx import compile_fx
 
 from remat.improve.cross_kernel import Pass, recompute_across
-from remat.pytorch.inductor.dry_run import can_dry_run, copied
-from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, duplicate, pass_of
+from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, can_dry_run, copied, duplicate, pass_of
 from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels, scheduled_kernels
 from remat.pytorch.seam.step_allocations import no_cpu_kernels

@@ -23,7 +23,7 @@ from experiments.accuracy.forecast_error import BUDGET, MODELS, budgets_kept, er
 from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import FixedMemory, Forecast, OptimizerMemory
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
 from remat.pytorch.seam.reachable import reachable_tensors
 from remat.pytorch.seam.step_allocations import no_cpu_kernels

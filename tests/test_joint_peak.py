@@ -20,7 +20,7 @@ from remat.improve.call_sequence import CallSequence, GraphMemory
 from remat.improve.joint_peak import JointPeak, JointPlans
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.predict.buffers import Exchanged, StepMemory
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.run.live_calls import LiveCalls
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile

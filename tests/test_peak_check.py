@@ -26,7 +26,7 @@ from remat.improve.peak_search import fit_peak, measuring_with
 from remat.improve.subproblem import subproblem_of
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.step_allocations import no_cpu_kernels

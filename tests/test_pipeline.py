@@ -25,8 +25,7 @@ from remat.predict.in_flight import accumulated_bytes, argument_bytes, peak_in_f
 from remat.predict.memory import simulate
 from remat.predict.pipeline_schedule import PipelineSchedule
 from remat.problem.feasibility import forced_values
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.measure.saved import peak_bytes, saved_activations
 from remat.pytorch.run import shared_budget
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 

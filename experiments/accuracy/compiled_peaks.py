@@ -32,7 +32,7 @@ from experiments.report.markdown import section, table
 from experiments.report.result_table import ResultTable, Row
 from remat.predict.memory import simulate
 from remat.pytorch import capture_all
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 

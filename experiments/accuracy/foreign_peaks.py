@@ -35,8 +35,7 @@ from experiments.models.foreign import FOREIGN
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
 from remat.improve.byte_budgets import default_plan
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.measure.saved import peak_bytes, saved_activations
 from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 SHARE = 0.65

@@ -8,8 +8,7 @@ import typer
 
 import remat
 from remat.cli.kernels_command import kernels
-from remat.cli.option_groups import PlanOptions, command
-from remat.cli.options import DeviceName, GraphFile, NewPicture, NewPictureIfNamed
+from remat.cli.options import DeviceName, GraphFile, NewPicture, NewPictureIfNamed, PlanOptions, command
 from remat.cli.output import Answer, as_told, picked, waiting, written
 from remat.facts.graph import Graph
 from remat.predict.buffers import records_calls, step_floor

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat.cli.option_groups import PlanOptions
-from remat.cli.options import DeviceName, GraphFile
+from remat.cli.options import DeviceName, GraphFile, PlanOptions
 from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.words import counted, cut, human_bytes

@@ -21,8 +21,8 @@ from remat.predict.buffers.workspaces import call_bytes, gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.pytorch.inductor.call_workspaces import measured_bytes
 from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.seam.inductor_lowering import written_code
 from remat.pytorch.seam.torch_names import TorchDispatchMode, storage_of, stored_parts, tree_leaves
-from remat.pytorch.seam.written_code import written_code
 
 
 class WrittenPass(NamedTuple):

@@ -1,4 +1,4 @@
-"""Measures what autograd saves between the forward and the backward pass."""
+"""Measures the memory of a step: what autograd saves between the passes, and the peak."""
 
 from __future__ import annotations
 
@@ -11,6 +11,28 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from remat.pytorch.seam.fakes import owned
+from remat.pytorch.seam.step_allocations import cpu_allocations
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
+    """Runs `call()` and returns the peak of tensor bytes on `device`, less those that were allocated before.
+
+    On CUDA, this is the figure of torch's caching allocator for this process. On CPUs, it is the running sum of the
+    allocations that torch's CPU allocator reports to the profiler. Neither includes memory that a library keeps for
+    itself, nor rounding to pages.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    held = most = 0
+    for size in cpu_allocations(call):
+        held += size
+        most = max(most, held)
+    return most
 
 
 @dataclass(frozen=True)

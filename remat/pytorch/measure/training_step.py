@@ -17,8 +17,7 @@ from torch import Tensor
 
 from remat.errors import InvalidOption, UnsupportedTorch
 from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import Saved, saved_activations
+from remat.pytorch.measure.saved import Saved, peak_bytes, saved_activations
 from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
 from remat.pytorch.measure.step_values import Outcome, first_line, outcome, verdicts
 from remat.pytorch.seam.fakes import owned
@@ -40,7 +39,7 @@ class Measured:
     # Inductor's launches, in order; empty without compilation, as in eager.
     kernels: tuple[InductorKernel, ...]
     saved: Saved
-    peak_bytes: int  # above the memory before the step, with gradients: see `remat.pytorch.measure.peak`
+    peak_bytes: int  # above the memory before the step, with gradients: see `remat.pytorch.measure.saved`
     first_s: float  # wall time of the first step, which compiles
     times_s: tuple[float, ...] = ()  # wall times of the later steps, until the device has finished
 

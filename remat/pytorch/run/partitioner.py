@@ -40,8 +40,7 @@ from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_log import Log
 from remat.pytorch.run.plan_request import PlanRequest
-from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph
-from remat.pytorch.run.remarks import remarks_on
+from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph, remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.kernel_order import meta_of_order

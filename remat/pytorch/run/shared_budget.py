@@ -35,11 +35,10 @@ from remat.problem.costmodel import CostModel
 from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.compiled_graph import CompiledGraph
 from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.report import HeldMemory
-from remat.pytorch.run.shared_storages import Boundary
+from remat.pytorch.run.shared_storages import Boundary, CompiledGraph
 from remat.pytorch.seam.compilations import frees_gradients
 from remat.words import human_bytes
 

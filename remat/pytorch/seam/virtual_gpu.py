@@ -6,20 +6,21 @@ GPU: the padding of matrix products is turned off, and a setting that makes Indu
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from remat.errors import InvalidOption, NotInstalled, UnsupportedTorch
-from remat.pytorch.seam.device_guard import guarded_without_driver
 from remat.pytorch.seam.driver_answers import device_table, torch_cuda, triton_driver
 from remat.pytorch.seam.gpu_sheets import SHEETS, GpuSheet, sheet_of
-from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.internals import internals, unsupported
 from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
 from remat.words import pip_install
@@ -93,7 +94,7 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
     require_triton()
     with _one_at_a_time, ExitStack() as stack:
         stack.callback(_forget)
-        stack.enter_context(guarded_without_driver())
+        stack.enter_context(_guarded_without_driver())
         for exchange in (
             device_table,  # before `torch_cuda` reports a device: the machine's own devices must be registered first
             torch_cuda,
@@ -197,3 +198,50 @@ def _forget() -> None:
     for function in (*triton.values(), *utilities.values(), properties):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
+
+
+# C++ code asks the guard of a tensor's device for the current device and stream, also for fake tensors: autograd does
+# for every node, and so do composite kernels. torch has `FakeGuardImpl` for this: `torch._C._ensureCUDADeviceGuardSet`
+# puts it in the place of a guard that counts no devices. Builds of torch without CUDA register no guard, and there the
+# function does nothing. So a guard that counts no devices is registered first.
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
+_CUDA = 1  # c10::DeviceType::CUDA
+_METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInterface
+
+
+@contextmanager
+def _guarded_without_driver() -> Generator[None]:
+    slots = _registry()
+    before = slots[_CUDA]
+    try:
+        if before is None:
+            _install(slots)
+        else:
+            internals("torch._C")._ensureCUDADeviceGuardSet()
+        yield
+    finally:
+        slots[_CUDA] = before
+
+
+# libtorch replaces a guard whose device count is 0; here, all methods return 0.
+def _install(slots: Any) -> None:
+    nothing = ctypes.CFUNCTYPE(ctypes.c_long)(lambda: 0)
+    method = ctypes.cast(nothing, ctypes.c_void_p).value
+    methods = (ctypes.c_void_p * _METHODS)(*[method] * _METHODS)
+    guard = (ctypes.c_void_p * 1)(ctypes.addressof(methods))
+    slots[_CUDA] = ctypes.addressof(guard)
+    internals("torch._C")._ensureCUDADeviceGuardSet()
+    if slots[_CUDA] == ctypes.addressof(guard):
+        raise unsupported("torch._C._ensureCUDADeviceGuardSet leaves a guard that counts no devices in its place")
+
+
+# An array of C++ guards, one pointer per device type.
+def _registry() -> Any:
+    libraries = Path(torch.__file__).parent / "lib"
+    for name in ("libc10.so", "libc10.dylib"):
+        if (libraries / name).exists():
+            try:
+                return (ctypes.c_void_p * (_CUDA + 1)).in_dll(ctypes.CDLL(str(libraries / name)), _REGISTRY)
+            except ValueError:
+                break
+    raise unsupported(f"its c10 library has no {_REGISTRY}")
