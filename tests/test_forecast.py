@@ -20,13 +20,13 @@ from torch._subclasses import FakeTensorMode
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import BUDGET, MODELS, budgets_kept, errors
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import FixedMemory, Forecast, OptimizerMemory
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
 from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
 from remat.pytorch.seam.reachable import reachable_tensors
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from tests.results_pages import rows_of, section, sentences
 
 CPU = torch.device("cpu")

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import remat
 from experiments.accuracy import gpu_training
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure import peak
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.measure.step_strategies import usual_strategies
 from remat.pytorch.measure.training_step import measure, measure_step
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 OURS = "remat: ByteTraffic(prices='pytorch')"
 """What `usual_strategies` calls that which `remat.compile` does with nothing else."""

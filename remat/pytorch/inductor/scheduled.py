@@ -1,4 +1,4 @@
-"""Lists the kernels that TorchInductor schedules for a plan of a model or a `Graph`, before it writes code."""
+"""Lists the kernels that TorchInductor schedules for a plan of a `Graph`, before it writes code."""
 
 from __future__ import annotations
 
@@ -11,47 +11,20 @@ from torch import fx
 from remat.answer.choice import Choice
 from remat.answer.handover import externally_visible, handed_over
 from remat.answer.plan import Plan
-from remat.errors import CaptureError, InvalidOption
 from remat.facts.argument_checks import checked_flag
 from remat.facts.collection import collection_paused
 from remat.facts.graph import Graph, checked_graph
 from remat.predict.buffers.orders import has_torchs_order
 from remat.proof.validate import legal_choice
-from remat.pytorch.inductor.lowered_graphs import lower, visit_lowerings
 from remat.pytorch.inductor.to_fx import JointGraph
 from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
 from remat.pytorch.run.offload_copies import add_copies
+from remat.pytorch.seam.inductor_lowering import lowered, output_strides, prepared
 from remat.pytorch.seam.virtual_gpu import captured_for, device_of
 
 PassVisitor: TypeAlias = Callable[[Any, Mapping[str, str], Sequence[str]], None]
 """Receives a `GraphLowering` of a pass with its `scheduler`; the joint graph's names of the inputs, by placeholder; and
 those of the outputs, "" for an output that is no value."""
-
-
-def inductor_kernels(model: Callable[..., Any], /, *args: Any, plans: Plan | Sequence[Plan]) -> list[InductorKernel]:
-    """Returns the kernels of each forward and each backward graph of a model under a plan, in Inductor's order.
-
-    Args:
-        model: a module or function; it runs once, uncompiled, and is restored.
-
-    Raises:
-        CaptureError: `model` cannot be called, or has no joint graph, for example because nothing requires gradients.
-        InvalidOption: `plans` holds anything other than plans.
-        InvalidPlan: a plan is not legal, or missing for a joint graph.
-    """
-    if not callable(model):
-        raise CaptureError(f"inductor_kernels() takes a module or a function, got {model!r}")
-    listed: list[Any] = [*plans] if isinstance(plans, list | tuple) else [plans]
-    for plan in listed:
-        if not isinstance(plan, Plan):
-            raise InvalidOption(f"inductor_kernels: plans must be a remat.Plan or a list of them, got {plan!r}")
-    kernels: list[InductorKernel] = []
-    visit_lowerings(lambda lowering: kernels.extend(scheduled_kernels(lowering)), model, args, plans)
-    if not kernels:
-        raise CaptureError(
-            "inductor_kernels() found no joint graph of forward and backward pass; remat.capture says why there is none"
-        )
-    return kernels
 
 
 class Scheduled:
@@ -61,9 +34,9 @@ class Scheduled:
     own extraction splits it, and Inductor's passes, lowering and scheduler follow. It accepts graphs from files, and
     parts of graphs: a block whose boundary values are inputs, tangents and outputs.
 
-    The kernels are those of `inductor_kernels`, with two exceptions: the model has inputs that are not contiguous, or
-    Inductor's rules about outputs apply to a value that is returned twice or to a saved input. Symbolic sizes have the
-    values from the capture.
+    The kernels are those of a compilation of the model, with two exceptions: the model has inputs that are not
+    contiguous, or Inductor's rules about outputs apply to a value that is returned twice or to a saved input. Symbolic
+    sizes have the values from the capture.
     """
 
     def __init__(self, graph: Graph, *, device: str | torch.device | None = None, copy_stream: bool = False) -> None:
@@ -85,16 +58,6 @@ class Scheduled:
         self._device, self._for_device = device_of(captured_for(graph.meta) if device is None else device)
         with self._for_device():
             self.joint_graph = JointGraph.of(graph, self._device)
-
-    def joint(self) -> fx.GraphModule:
-        """Returns a copy of the joint graph that can run: from inputs and tangents to outputs and gradients.
-
-        It has no symbolic integers; each output comes once, in the order of the graph.
-        """
-        module = self.joint_graph.module
-        copied = fx.Graph()
-        copied.output(copied.graph_copy(module.graph, {}))
-        return fx.GraphModule(module, copied)
 
     def kernels(self, plan: Plan) -> list[InductorKernel]:
         """Returns the kernels of the forward and then of the backward pass, in Inductor's order."""
@@ -157,15 +120,13 @@ class Scheduled:
         fake_mode, own = self.joint_graph.fake_mode, ~self.graph.leaf & ~self.graph.derived(externally_visible)
         places = [self.graph.index.get(node.name, -1) for node in placeholders] if backward else []
         donated = [i for i, v in enumerate(places) if v >= 0 and own[v]]
-        laid_out = lower(
-            module,
-            fake_mode,
-            lambda one: visit(one, inputs, outputs),
-            backward=backward,
-            donated=donated,
-            torchs_order=has_torchs_order(self.graph),
-        )
-        return dict(zip(outputs, laid_out, strict=True))
+        torchs_order = has_torchs_order(self.graph)
+        with (
+            prepared(module, fake_mode),
+            lowered(module, donated, torchs_order=torchs_order, is_inference=False, is_backward=backward) as lowering,
+        ):
+            visit(lowering, inputs, outputs)
+            return dict(zip(outputs, output_strides(lowering), strict=True))
 
 
 def outputs_of(module: fx.GraphModule) -> Sequence[Any]:

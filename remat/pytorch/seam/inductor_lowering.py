@@ -123,13 +123,6 @@ def before_code(visit: Callable[[Any], None]) -> Generator[None]:
         yield
 
 
-@contextmanager
-def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
-    """Replaces code generation of this thread's lowered graphs by `run`."""
-    with thread_local_patch(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
-        yield
-
-
 def register_inductors_operators() -> None:
     """Registers the operators that Inductor adds to `torch.ops.prims`."""
     internals("torch._inductor.inductor_prims")

@@ -1,16 +1,11 @@
-"""Lists the allocations of a step, and skips CPU kernels, which allocate nothing."""
+"""Lists the allocations of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
-
 from remat.pytorch.seam.internals import internals
-from remat.pytorch.seam.thread_patch import thread_local_patch
-from remat.pytorch.seam.torch_settings import nothing_cached
 
 
 def cpu_allocations(call: Callable[[], object]) -> list[int]:
@@ -36,31 +31,3 @@ def _allocations(call: Callable[[], object]) -> list[Any]:
     if events:
         events.sort(key=events[0].cpu_elapsed_us)
     return events
-
-
-@contextmanager
-def no_cpu_kernels() -> Generator[None]:
-    """Skips the generated kernels of code that is compiled and run within the block; library calls run.
-
-    Generated kernels allocate nothing, so all allocations still happen. What the kernels would have written is zero, so
-    indices that are read from it are valid.
-    """
-    guards = internals("torch._C._dynamo.guards")
-    empty = guards._empty_strided_cpu
-
-    def zeros(*args: Any) -> Tensor:
-        return empty(*args).zero_()
-
-    def nothing(*_: Any) -> None:
-        return None
-
-    def skipped(*_: Any) -> Any:
-        return nothing
-
-    compiler = internals("torch._inductor.async_compile").AsyncCompile
-    with (
-        nothing_cached(),
-        thread_local_patch(compiler, "cpp_pybinding", skipped),
-        thread_local_patch(guards, "_empty_strided_cpu", zeros),
-    ):
-        yield
