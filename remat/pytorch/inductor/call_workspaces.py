@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from remat.pytorch.seam.fakes import real_tensors
-from remat.pytorch.seam.step_allocations import cpu_allocations, gpu_allocations
+from remat.pytorch.seam.step_allocations import allocations
 from remat.pytorch.seam.thread_patch import in_place, torchs_own
-from remat.pytorch.seam.torch_names import storage_of, tree_leaves, tree_map
+from remat.pytorch.seam.torch_names import fork_rng, storage_of, tree_leaves, tree_map
 
 # Calls whose memory does not depend on the contents of tensors.
 _MEASURED = {
@@ -43,28 +43,19 @@ def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Ma
         return None
     key = str(operator), torch.get_num_threads(), _cudnn_settings(), *map(_layout, leaves)
     if key not in _bytes_by_call:
-        measure = _measured_on_gpu if kind == "cuda" else _measured_on_cpu
         with real_tensors():
-            _bytes_by_call[key] = measure(operator, *_zeros((args, kwargs)))
+            _bytes_by_call[key] = _measured(operator, *_zeros((args, kwargs)))
     return _bytes_by_call[key]
 
 
-def _measured_on_cpu(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _measured(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     results: list[Any] = []  # the caller counts these
-    return _most(cpu_allocations(lambda: results.append(operator(*args, **kwargs))))
-
-
-# The first call may benchmark cuDNN's algorithms, and attention with dropout draws random numbers.
-def _measured_on_gpu(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    results: list[Any] = []
     gpus = {leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and leaf.is_cuda}
-    with torch.random.fork_rng([*gpus]):  # pyright: ignore[reportUnknownMemberType]
-        operator(*args, **kwargs)
-        return _most(gpu_allocations(lambda: results.append(operator(*args, **kwargs))))
-
-
-def _most(allocations: Sequence[int]) -> int:
-    held = [*accumulate(allocations, initial=0)]
+    with fork_rng([*gpus]):  # attention with dropout draws random numbers
+        if gpus:
+            operator(*args, **kwargs)  # the first call may benchmark cuDNN's algorithms
+        sizes = allocations(lambda: results.append(operator(*args, **kwargs)), gpu=bool(gpus))
+    held = [*accumulate(sizes, initial=0)]
     return max(held) - held[-1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.step_allocations import cpu_allocations
+from remat.pytorch.seam.step_allocations import allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
@@ -28,11 +29,7 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
         call()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    held = most = 0
-    for size in cpu_allocations(call):
-        held += size
-        most = max(most, held)
-    return most
+    return max(accumulate(allocations(call), initial=0))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 
 from remat.errors import InvalidOption, NotInstalled, UnsupportedTorch
-from remat.pytorch.seam.driver_answers import device_table, torch_cuda, triton_driver
+from remat.pytorch.seam.driver_answers import always, device_table, torch_cuda, triton_driver
 from remat.pytorch.seam.gpu_sheets import SHEETS, GpuSheet, sheet_of
 from remat.pytorch.seam.internals import internals, unsupported
 from remat.pytorch.seam.thread_patch import thread_local_patch
@@ -94,16 +94,16 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
     require_triton()
     with _one_at_a_time, ExitStack() as stack:
         stack.callback(_forget)
-        stack.enter_context(_guarded_without_driver())
         for exchange in (
-            device_table,  # before `torch_cuda` reports a device: the machine's own devices must be registered first
-            torch_cuda,
-            triton_driver,
-            _inductor,
-            _layouts_of_cudnn,
-            _no_device_for_fakes,
+            _guarded_without_driver(),
+            device_table(sheet),  # before `torch_cuda` reports a device: the machine's own must be registered first
+            torch_cuda(sheet),
+            triton_driver(sheet),
+            _inductor(),
+            _layouts_of_cudnn(),
+            _no_device_for_fakes(),
         ):
-            stack.enter_context(exchange(sheet))
+            stack.enter_context(exchange)
         _forget()
         yield sheet
 
@@ -121,8 +121,7 @@ def require_triton() -> None:
 
 
 @contextmanager
-def _inductor(sheet: GpuSheet) -> Generator[None]:
-    del sheet
+def _inductor() -> Generator[None]:
     config = internals("torch._inductor.config")
     timed = [name for name in _DECIDED_BY_TIMING if getattr(config, name, False)]
     if timed:
@@ -158,8 +157,7 @@ class _OnTheHost(TorchDispatchMode):
 # As `cudnn_conv_suggest_memory_format` of torch 2.13, which only builds with cuDNN call. Without it, a channels-last
 # network would copy its images before and after each convolution.
 @contextmanager
-def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
-    del sheet
+def _layouts_of_cudnn() -> Generator[None]:
     torch_c, last = internals("torch._C"), {4: torch.channels_last, 5: torch.channels_last_3d}
     original = torch_c._conv_determine_backend_memory_format
     suggested = internals("torch._prims_common").suggest_memory_format
@@ -177,16 +175,11 @@ def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
 
 # Fake tensors must not call a driver, although `torch.cuda` reports one.
 @contextmanager
-def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
-    del sheet
-
-    def nothing_to_wake(device: torch.device) -> None:  # torch 2.11 would create a real tensor there
-        del device
-
-    fake_tensor = internals("torch._subclasses.fake_tensor")
+def _no_device_for_fakes() -> Generator[None]:
     with (
         patch.object(FakeTensorMode, "avoid_device_init", True),
-        thread_local_patch(fake_tensor, "init_gpu_context", nothing_to_wake),
+        # torch 2.11 would create a real tensor there.
+        thread_local_patch(internals("torch._subclasses.fake_tensor"), "init_gpu_context", always(None)),
     ):
         yield
 
