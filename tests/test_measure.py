@@ -17,8 +17,7 @@ from experiments.accuracy import gpu_training
 from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure.saved import peak_bytes, saved_activations
-from remat.pytorch.measure.step_strategies import usual_strategies
-from remat.pytorch.measure.training_step import measure, measure_step
+from remat.pytorch.measure.training_step import measure, measure_step, usual_strategies
 
 OURS = "remat: ByteTraffic(prices='pytorch')"
 """What `usual_strategies` calls that which `remat.compile` does with nothing else."""

@@ -1,6 +1,6 @@
 """Measures a training step: bytes moved, kernels, memory saved and held, time.
 
-`training_step` measures a model under each of several strategies (`step_strategies`), compares their results
+`training_step` measures a model under each of several strategies, compares their results
 (`step_values`), and measures what autograd saves and the peak (`saved`). For estimators, `timing` has the clock and
 times a graph's operators one by one, and `ceilings` measures the device. `torch_budgets` has PyTorch's own plans.
 

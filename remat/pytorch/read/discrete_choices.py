@@ -25,9 +25,8 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, any_set, mask_of
 from remat.facts.uses import operands_of, propagate_to_operands
-from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import GROUPED, Operators
-from remat.pytorch.read.values import Values
+from remat.pytorch.read.values import Inputs, Values
 
 CHOSEN = "a discrete choice: from recomputed scores, the backward pass might choose otherwise"
 

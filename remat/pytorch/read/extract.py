@@ -20,10 +20,9 @@ from remat.pytorch.read.call_flops import flops_of
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.discrete_choices import CHOSEN, discrete_choices
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
-from remat.pytorch.read.node_inputs import Inputs, bases
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
 from remat.pytorch.read.places import Notes, meta_entries, places_of
-from remat.pytorch.read.values import Values
+from remat.pytorch.read.values import Inputs, Values, bases
 
 OVERWRITTEN = "the forward pass overwrites its memory"
 """Why a value can neither be passed to the backward pass nor be recomputed there."""

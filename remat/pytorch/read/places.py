@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from remat.facts.columns import IntArray
-from remat.pytorch.read.node_inputs import Inputs
+from remat.pytorch.read.values import Inputs
 
 _Stack: TypeAlias = Mapping[str, tuple[str, Any]]
 Place: TypeAlias = tuple[str, str]

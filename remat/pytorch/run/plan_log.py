@@ -57,18 +57,17 @@ class Log:
 
     def add(self, planned: PlannedGraph) -> None:
         """Records the plan of a graph, here and for `remat.last_report()`, and logs it."""
-        key = self._number, ranks.key_of_graph(planned.graph)
-        for log in (self, _recent):
-            log.keep(key, planned)
+        self._keep((self._number, ranks.key_of_graph(planned.graph)), planned)
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("%s", planned)
 
-    def keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
-        """Records a plan in place of an earlier one with the same key, and forgets the oldest if there are too many."""
-        self._planned[key] = planned
-        self._planned.move_to_end(key)
-        if self._capacity is not None and len(self._planned) > self._capacity:
-            self._planned.popitem(last=False)
+    # In place of an earlier plan with the same key.
+    def _keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
+        for log in (self, _recent):
+            log._planned[key] = planned
+            log._planned.move_to_end(key)
+            if log._capacity is not None and len(log._planned) > log._capacity:
+                log._planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
         """Replaces what is said of a graph alone by what is said of all graphs together, if its plan stays the same.
@@ -82,18 +81,13 @@ class Log:
             chosen = plans.get(key)
             if chosen and chosen.together != planned.chosen.together and chosen.plan == planned.plan:
                 judged = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
-                for log in (self, _recent):
-                    log.keep((number, key), judged)
+                self._keep((number, key), judged)
 
     def note(self, text: str) -> None:
         """Records, in the same logs as `add`, why a graph runs without a plan of ours."""
         for log in (self, _recent):
-            log.keep_note(text)
+            log._notes.append(text)
         _LOGGER.info("%s", text)
-
-    def keep_note(self, text: str) -> None:
-        """Records a note, and forgets the oldest if there are too many."""
-        self._notes.append(text)
 
     def report(self, held_memory: Callable[[], HeldMemory] | None = None) -> Report:
         """Reports what was recorded so far.

@@ -373,21 +373,19 @@ class SharedBudget:
         overlaps = self._calls.overlaps()
         held = {together: self._held_bytes(together, overlap) for together, overlap in overlaps.items()}
         if not held:
-            return HeldMemory(0, 0, self._saved_limit_bytes, {})
+            return HeldMemory(0, 0, None if self.cost_model.limits_peak else self.limit_bytes, {})
         together = max(held, key=held.__getitem__)
         by_default = {key: self._graphs[key].by_default for key, _ in together}
         default_bytes = self._held_bytes(together, overlaps[together], by_default)
         return HeldMemory(held[together], default_bytes, self._limit_of(together, default_bytes), dict(together))
 
-    @property
-    def _saved_limit_bytes(self) -> int | None:
-        return None if self.cost_model.limits_peak else self.limit_bytes
-
     # The budget of calls that were alive at the same time. The shares of graphs that save the same storages add up to
     # more than a share of what all of them save.
     def _limit_of(self, together: CallCounts, default_bytes: int) -> int | None:
-        if self.cost_model.limits_peak or self.limit_bytes is not None:
-            return self._saved_limit_bytes
+        if self.cost_model.limits_peak:
+            return None
+        if self.limit_bytes is not None:
+            return self.limit_bytes
         parts = [replace(self._graphs[key].part, times=times) for key, times in together]
         counted_once = sum(self._graphs[key].by_default.saved_bytes * times for key, times in together) == default_bytes
         return budget_of(parts, self.cost_model) if counted_once else None
