@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,10 +127,13 @@ class Regions:
             raise UnsupportedProblem(
                 f"torch_remat saves regions as a whole: {what}; choose other regions, or use apply"
             )
+        if find_spec("torch_remat") is None:
+            raise NotInstalled(f"apply_torch_remat needs torch_remat: {pip_install('torch-remat')}")
         applied = AppliedRegions(self)
-        apply_with_torch_remat(
-            lambda path, wrap: applied.replace(_module(model, path), wrap), self.checkpointed_layers, outermost
-        )
+        for region in outermost:
+            applied.replace(_module(model, region), partial(_saved_by_torch_remat, region))
+        for layer in self.checkpointed_layers:
+            applied.replace(_module(model, layer), partial(_repeated_by_torch_remat, layer))
         return applied
 
     def _is_inside(self, region: str, others: Iterable[str]) -> bool:
@@ -281,46 +284,26 @@ def _refuse_cache(arguments: Iterable[Any]) -> None:
             )
 
 
-Replace = Callable[[str, Callable[[Any], Any]], None]
-"""Replaces the `forward` method of the module with a path by what a function makes of it."""
-
-
-def apply_with_torch_remat(replace: Replace, layers: Iterable[str], saved: Iterable[str]) -> None:
-    """Checkpoints layers with `torch_remat`, and saves regions inside.
-
-    Args:
-        replace: changes the model.
-        layers: the paths of the layers that run again.
-        saved: the paths of the regions to save, none of them inside of another one.
-
-    Raises:
-        NotInstalled: `torch_remat` is missing.
-    """
-    if find_spec("torch_remat") is None:
-        raise NotInstalled(f"apply_torch_remat needs torch_remat: {pip_install('torch-remat')}")
+def _saved_by_torch_remat(name: str, forward: Any) -> Any:
     torch_remat: Any = import_module("torch_remat")
 
-    def save(forward: Any, name: str) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            result = torch_remat.region(forward, name, recompute=False)(*args, **kwargs)
-            # The code around the module reads the result, and torch_remat cannot see that.
-            torch_remat.recompute_needs_tensor(*(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)))
-            return result
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = torch_remat.region(forward, name, recompute=False)(*args, **kwargs)
+        # The code around the module reads the result, and torch_remat cannot see that.
+        torch_remat.recompute_needs_tensor(*(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)))
+        return result
 
-        return run
+    return run
 
-    def repeat(forward: Any, name: str) -> Any:
-        checkpoint = torch_remat.checkpoint(region_name=name, recompute_state_hooks=(_Generators(),))
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return checkpoint(forward)(*args, **kwargs)
+def _repeated_by_torch_remat(name: str, forward: Any) -> Any:
+    torch_remat: Any = import_module("torch_remat")
+    checkpoint = torch_remat.checkpoint(region_name=name, recompute_state_hooks=(_Generators(),))
 
-        return run
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward)(*args, **kwargs)
 
-    for name in saved:
-        replace(name, lambda forward, name=name: save(forward, name))
-    for name in layers:
-        replace(name, lambda forward, name=name: repeat(forward, name))
+    return run
 
 
 class _Generators:

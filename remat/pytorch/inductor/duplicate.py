@@ -253,8 +253,5 @@ def _is_plain(node: fx.Node) -> bool:
     ):
         return False
     # Sizes can be symbolic although those of all inputs are fixed: that of `x[x > 0]` is known only at run time.
-    return not any(isinstance(size, torch.SymInt) for leaf in tree_leaves(value) for size in _sizes(leaf))
-
-
-def _sizes(value: object) -> Sequence[object]:
-    return value.shape if isinstance(value, torch.Tensor) else (value,)
+    sizes = [leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in tree_leaves(value)]
+    return not any(isinstance(size, torch.SymInt) for of in sizes for size in of)

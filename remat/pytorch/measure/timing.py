@@ -109,17 +109,14 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-TimeCall = Callable[[Callable[[], object]], int]
-"""Takes a function without arguments, and returns how many nanoseconds a call takes."""
-
-
 def time_values(
-    graph: Graph, value_of: Mapping[str, int], device: torch.device, time_call: TimeCall
+    graph: Graph, value_of: Mapping[str, int], device: torch.device, time_call: Callable[[Callable[[], object]], int]
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Runs and times one value of the graph for each key; restores the random number generators.
 
     Args:
         value_of: key -> the value to time.
+        time_call: takes a function without arguments, and returns how many nanoseconds a call takes.
 
     Returns:
         nanoseconds by key; and for keys that could not be timed, the reason.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from remat.improve.torch_knapsack import UNCOUNTED_PRODUCTS
 from remat.pytorch.read.operators import GROUPED, Operators, grouped_flops
 from remat.pytorch.read.values import Values, shape_of
 from remat.pytorch.seam.fakes import hint
-from remat.pytorch.seam.torch_names import formula_over_shapes
 
 
 def flops_of(nodes: Sequence[fx.Node], position: Mapping[fx.Node, int], ops: Operators, values: Values) -> IntArray:
@@ -74,35 +72,19 @@ _LEFT_FACTOR: dict[Any, int] = {
 }
 
 
-# To torch's formulas this is a shape like any other, but their wrappers do not traverse and rebuild it.
-class _Shape(tuple[Any, ...]):
-    pass
-
-
-# The code of the wrapper that torch puts around a formula over shapes: its tree map takes 50 us per matrix product.
-_OVER_SHAPES = getattr(formula_over_shapes(math.prod), "__code__", None)
-
-
 def _by_formula(formula: Any, node: fx.Node, value: object) -> Any:
-    def shape(argument: fx.Node) -> Any:
-        fake = argument.meta["val"]
-        return _Shape(fake.shape) if isinstance(fake, torch.Tensor) else fake
-
-    if getattr(formula, "__code__", formula) is _OVER_SHAPES and isinstance(value, torch.Tensor):
-        args, kwargs = map_arg((node.args, node.kwargs), shape)
-        return formula.__wrapped__(*args, **kwargs, out_shape=_Shape(value.shape))
     args, kwargs = map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))  # a body has none
     try:
         return formula(*args, **kwargs, out_val=value)
     except AssertionError:  # torch 2.11 has no formula for grouped-query attention: repeat keys and values
-        args, kwargs = map_arg((node.args, node.kwargs), shape)
-        return formula.__wrapped__(*_repeated_heads(args), **kwargs)
+        shapes = [value.shape if isinstance(value, torch.Tensor) else value for value in args]
+        return formula.__wrapped__(*_repeated_heads(shapes), **kwargs)
 
 
 # Gives queries, keys and values, of (batch, heads, length, width), the number of heads of the queries.
-def _repeated_heads(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    heads = max((shape[1] for shape in args if isinstance(shape, _Shape) and len(shape) == 4), default=0)
-    return tuple(
-        _Shape((shape[0], heads, *shape[2:])) if isinstance(shape, _Shape) and len(shape) == 4 else shape
-        for shape in args
-    )
+def _repeated_heads(args: Sequence[Any]) -> list[Any]:
+    are_shapes = [isinstance(shape, torch.Size) and len(shape) == 4 for shape in args]
+    heads = max((shape[1] for shape, is_shape in zip(args, are_shapes, strict=True) if is_shape), default=0)
+    return [
+        (shape[0], heads, *shape[2:]) if is_shape else shape for shape, is_shape in zip(args, are_shapes, strict=True)
+    ]

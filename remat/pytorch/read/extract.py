@@ -147,7 +147,8 @@ class _Reader:
         nodes, tangents = self.nodes, self.info.tangents_closure
         n = len(nodes)
         cannot_save = Bans.of(n, values.unsaveable)
-        whys = {i: why for i, op in self.ops.which(_may_be_unrepeatable) if (why := _unrepeatable(nodes[i], op))}
+        doubtful = self.ops.which(lambda op: op.seeded or op.unrepeatable is not None or _draws_from_seed(op))
+        whys = {i: why for i, op in doubtful if (why := _unrepeatable(nodes[i], op))}
         cannot_recompute = Bans.of(n, whys)
         writers = [nodes[i] for i, _ in self.ops.which(lambda op: op.mutates)]
         inputs = overwritten_inputs(self.joint_graph, writers, tangents)
@@ -163,10 +164,6 @@ class _Reader:
             cannot_save.also(overwritten & ~handle, OVERWRITTEN),
             cannot_recompute.also(overwritten, OVERWRITTEN).also(stale, "reads what the forward pass overwrites"),
         )
-
-
-def _may_be_unrepeatable(op: Operator) -> bool:
-    return op.seeded or op.unrepeatable is not None or _draws_from_seed(op)
 
 
 def _unrepeatable(node: fx.Node, op: Operator) -> str | None:

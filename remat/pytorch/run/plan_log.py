@@ -121,11 +121,7 @@ def with_report(
 ) -> CompiledStep:
     """Adds the method `report` to a compiled model, unless the model has a `report` already.
 
-    Args:
-        step: the compiled model, which is changed in place, unless it is a function that torch has not compiled.
-        model: the module or function.
-        log: has the plans of its graphs.
-        held_memory: as in `Log.report`.
+    The compiled model is changed in place, unless it is a function that torch has not compiled.
     """
     if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
         step = functools.wraps(step)(functools.partial(step))

@@ -75,7 +75,8 @@ class SharedBudget:
         model = find_costmodel(cost_model)
         if not model.limits_memory:
             raise InvalidOption(f"SharedBudget needs a cost model with a budget, such as MemoryBudget, got {model!r}")
-        self.cost_model, self.is_alone = model, False
+        self.cost_model = model
+        self.is_alone = False  # whether it is the budget of one model, which no other model shares
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
         self._graphs: dict[str, CompiledGraph] = {}
@@ -88,13 +89,6 @@ class SharedBudget:
         self._waited = 0
         self._has_warned = self._has_warned_about_peak = False
         self._is_first_step = True
-
-    @classmethod
-    def of_one(cls, cost_model: CostModel) -> SharedBudget:
-        """Makes the budget of one model, which no other model shares."""
-        budget = cls(cost_model)
-        budget.is_alone = True
-        return budget
 
     @property
     def limit_bytes(self) -> int | None:

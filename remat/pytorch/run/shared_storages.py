@@ -105,7 +105,6 @@ def activations_of(
     """Finds the activations of the run that a call reads and returns, by their names in its graph.
 
     Args:
-        boundary: the inputs and results of the graph.
         activation_inputs: names of the inputs that are known as activations when the graph is compiled.
         from_other_graphs: the storages of further inputs that other graphs computed.
         args, results: those of the call.

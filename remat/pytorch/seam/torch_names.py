@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import SAC_IGNORED_OPS
 from torch.utils.checkpoint import checkpoint as checkpoint_call
-from torch.utils.flop_counter import shape_wrapper
 
 from remat.pytorch.seam.internals import internals, unsupported
 
@@ -43,7 +42,6 @@ CustomSchedulerPass: Any = getattr(internals("torch._inductor.custom_graph_pass"
 
 torch_compile: Any = torch.compile
 never_asked_about: Any = SAC_IGNORED_OPS
-formula_over_shapes: Any = shape_wrapper
 fork_rng: Any = torch.random.fork_rng
 assume_constant_result: Any = torch.compiler.assume_constant_result
 checkpoint: Any = checkpoint_call
