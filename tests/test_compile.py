@@ -274,7 +274,7 @@ STAGES = {
     "inputs that are written to": ("remat.pytorch.read.mutated_inputs", "keep_old_values", BUDGET),
     "sizes to plan for": ("remat.pytorch.run.calls", "sizes_to_plan_for", BUDGET),
     "reading the graph": ("remat.pytorch.run.partitioner", "extract", BUDGET),
-    "its device": ("remat.pytorch.run.partitioner", "device_facts", "byte-traffic"),
+    "its device": ("remat.pytorch.read.extract", "device_facts", "byte-traffic"),
     "choosing": ("remat.pytorch.run.calls", "choose", "byte-traffic"),
     "choosing within a budget": ("remat.pytorch.run.shared_budget", "search", BUDGET),
     "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),

@@ -37,7 +37,7 @@ from remat.predict.buffers import StepMemory
 from remat.predict.time import modelled_time
 from remat.predict.time.device import DeviceProfile
 from remat.pytorch.measure.torch_budgets import legal_plans, plan_that_saves, torchs_choice_at, torchs_plans
-from remat.pytorch.read.capture import device_facts, visit_joint_graphs
+from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 
 CASE, FORCED = "Llama, 32 thin layers", "the same, down-projections saved"
@@ -102,7 +102,7 @@ def _forced_plans(model: nn.Module, *args: torch.Tensor) -> tuple[Graph, dict[fl
     plans: dict[float, Plan] = {}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
         size = {node: node.meta["val"].nbytes for node in joint_graph.nodes if hasattr(node.meta.get("val"), "nbytes")}
         default = torchs_choice_at(joint_graph, node_info, 1.0)
         span = sum(size[node] for node in default) - sum(size[node] for node in node_info.inputs)

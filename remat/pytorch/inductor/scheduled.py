@@ -88,8 +88,7 @@ class Scheduled:
         Choice.from_plan(self.graph, plan, offload=True)
         handed = handed_over(self.graph, plan)
 
-        def saved(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-            del node_info, num_fwd_outputs
+        def saved(joint_graph: fx.Graph, *_: object) -> list[fx.Node]:
             return [node for node in joint_graph.nodes if node.name in handed]
 
         forward, backward = self.joint_graph.partitioned(saved)

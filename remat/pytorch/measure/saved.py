@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.step_allocations import allocations
+from remat.pytorch.seam.torch_names import allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:

@@ -15,7 +15,7 @@ from remat.facts.graph import Graph, checked_graph
 from remat.improve.legal_choices import LegalChoices
 from remat.problem.constraints import base_problem
 from remat.pytorch.inductor.to_fx import JointGraph
-from remat.pytorch.read.capture import device_facts, visit_joint_graphs
+from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.seam.torch_partitioner import torchs_choice
 from remat.pytorch.seam.torch_settings import partitioner_settings
@@ -39,7 +39,7 @@ def torchs_plans(
     shares = tuple(budgets)
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
         chosen = {budget: plan_that_saves(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in shares}
         plans.append((graph, chosen))
 
@@ -68,8 +68,7 @@ def torchs_plans_of(
     where, for_device = device_of(device)
     plans: dict[float, Plan] = {}
 
-    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-        del num_fwd_outputs
+    def read(joint_graph: fx.Graph, node_info: Any, _: int) -> list[fx.Node]:
         chosen: list[fx.Node] = []
         for budget in budgets:
             chosen = torchs_choice_at(joint_graph, node_info, budget)

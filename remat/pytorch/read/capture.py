@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -68,26 +67,17 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
     is called.
     """
     graphs: list[Graph] = []
-    meta = {"model": name_of(model_or_fn), "captured": datetime.datetime.now(datetime.UTC).date().isoformat()}
+    meta = {"model": name_of(model_or_fn), "captured": _today()}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | device_facts(joint_graph)))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
 
     visit_joint_graphs(read, model_or_fn, *args, device=device, **kwargs)
     return graphs
 
 
-def device_facts(joint_graph: fx.Graph) -> dict[str, str]:
-    """Returns the device for `Graph.meta`: "cuda" and the GPU's name, or "cpu" and how many threads torch uses.
-
-    The number of threads is left out if there is one for each processor, unless there is only one.
-    """
-    values = (node.meta.get("val") for node in joint_graph.nodes)
-    kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
-    if kind == "cuda":
-        return {"device": kind, "gpu": torch.cuda.get_device_name()}
-    threads = torch.get_num_threads()
-    return {"device": kind} | ({} if 1 < threads == os.cpu_count() else {"threads": str(threads)})
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def visit_joint_graphs(
@@ -188,10 +178,10 @@ def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step", *
     _give_tangent(graph)
     joint = fx.GraphModule(traced, graph)
     graphs: list[Graph] = []
-    meta = {"model": name, "captured": datetime.datetime.now(datetime.UTC).date().isoformat()}
+    meta = {"model": name, "captured": _today()}
 
     def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | device_facts(joint_graph)))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
         raise _IsRead
 
     split = partition if as_is else split_joint_graph

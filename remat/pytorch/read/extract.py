@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -37,9 +38,23 @@ def extract(
         joint_graph: forward and backward in one graph, with fake tensors in `meta["val"]`.
         node_info: torch's classification of its nodes.
         num_fwd_outputs: how many of the outputs belong to the forward pass.
-        meta: the origin of the graph; the version of torch is added.
+        meta: the origin of the graph; the version of torch and the device are added.
     """
-    return _Reader(joint_graph, node_info, num_fwd_outputs).graph({"torch": torch.__version__, **(meta or {})})
+    facts = {"torch": torch.__version__, **(meta or {}), **device_facts(joint_graph)}
+    return _Reader(joint_graph, node_info, num_fwd_outputs).graph(facts)
+
+
+def device_facts(joint_graph: fx.Graph) -> dict[str, str]:
+    """Returns the device for `Graph.meta`: "cuda" and the GPU's name, or "cpu" and how many threads torch uses.
+
+    The number of threads is left out if there is one for each processor, unless there is only one.
+    """
+    values = (node.meta.get("val") for node in joint_graph.nodes)
+    kind = next((value.device.type for value in values if isinstance(value, torch.Tensor)), "cpu")
+    if kind == "cuda":
+        return {"device": kind, "gpu": torch.cuda.get_device_name()}
+    threads = torch.get_num_threads()
+    return {"device": kind} | ({} if 1 < threads == os.cpu_count() else {"threads": str(threads)})
 
 
 class _Reader:

@@ -28,7 +28,6 @@ from remat.improve.progress import ending_within
 from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
-from remat.pytorch.read.capture import device_facts
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.mutated_inputs import keep_old_values, split_joint_graph
 from remat.pytorch.read.operators import Operator, is_dropout_free
@@ -237,8 +236,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
-                meta = device_facts(request.joint_graph) | meta_of_order()
-                graph = extract(request.joint_graph, node_info, num_fwd_outputs, meta)
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, meta_of_order())
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)

@@ -14,6 +14,7 @@ from torch import autograd, fx
 
 from remat.errors import RematError
 from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.thread_patch import callers_of
 
 DYNAMO_SKIPS = (
     "functions with a graph break inside a loop, and nn.LSTM unless torch._dynamo.config.allow_rnn is True; "
@@ -109,12 +110,8 @@ def in_backward() -> bool:
 
 def in_pipeline_stage() -> bool:
     """Returns whether the current code runs in a call by a stage of `torch.distributed.pipelining`."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.distributed.pipelining.stage":
-            return True
-        frame = frame.f_back
-    return False
+    names = (frame.f_globals.get("__name__") for frame in callers_of(inspect.currentframe()))
+    return "torch.distributed.pipelining.stage" in names
 
 
 def frees_gradients() -> bool:
