@@ -22,7 +22,7 @@ from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.discrete_choices import CHOSEN, discrete_choices
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
-from remat.pytorch.read.places import Notes, meta_entries, places_of
+from remat.pytorch.read.places import meta_entries, notes_of, places_of
 from remat.pytorch.read.values import Inputs, Values, bases
 
 OVERWRITTEN = "the forward pass overwrites its memory"
@@ -82,7 +82,7 @@ class _Reader:
         # The user may say that a choice is repeated exactly.
         choices = discrete_choices(ops, values, self.inputs, region == int(Region.FORWARD))
         cannot_recompute = cannot_recompute.also(choices & ~marked[CheckpointPolicy.MUST_RECOMPUTE], CHOSEN)
-        notes = Notes.of(self.metas)
+        notes = notes_of(self.metas)
         places = cache(lambda: [*zip(*places_of(notes, producers, consumers), strict=True)])
         symbolic = {nodes[i] for i, dtype in enumerate(values.dtypes) if dtype == "symint"}
         return Graph(

@@ -183,14 +183,8 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[PlanRequest, Graph, ChosenPlan]:
         """Chooses a plan, or takes that of another rank."""
         try:
-            request = PlanRequest(
-                self._cost_model(),
-                self.solver,
-                joint_graph,
-                current_compilation(),
-                is_region=is_region,
-                copy_stream=self.copy_stream,
-            )
+            cost_model, copy_stream = self._cost_model(), self.copy_stream
+            request = PlanRequest(cost_model, self.solver, joint_graph, is_region=is_region, copy_stream=copy_stream)
             graph, mine = self._planned(request, node_info, num_fwd_outputs)
         except Exception as error:
             ranks.agreed_plan(error, None)  # the other ranks wait for this rank
