@@ -24,8 +24,7 @@ from remat import CaptureError, Graph, GraphBuilder, InvalidOption, InvalidPlan,
 from remat.errors import CannotRebuild, UnknownName
 from remat.plugin import Bans
 from remat.pytorch import capture_all
-from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels
+from remat.pytorch.inductor.scheduled import InductorKernel, Scheduled, counting_kernels
 
 
 def case(name: str) -> Callable[[], workloads.Sample]:

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import remat
 from experiments.accuracy.live_kernels import visited
-from remat.pytorch.inductor.traffic_count import counting_kernels
+from remat.pytorch.inductor.scheduled import counting_kernels
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.seam import thread_patch, torch_names, torch_settings
 from remat.pytorch.seam.internals import USED, internals

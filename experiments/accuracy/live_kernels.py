@@ -19,11 +19,11 @@ from torch._inductor.graph import GraphLowering
 
 from remat.answer.plan import Plan
 from remat.errors import CaptureError, InvalidOption
-from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.inductor.scheduled import InductorKernel, scheduled_kernels
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.inductor_lowering import compile_fx, schedule
-from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.reachable import put_back
 from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_cached
 

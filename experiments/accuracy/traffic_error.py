@@ -34,8 +34,7 @@ from experiments.report.charts import draw_errors
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable, Row
 from remat.errors import CannotRebuild
-from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.traffic_count import InductorKernel
+from remat.pytorch.inductor.scheduled import InductorKernel, Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
 
 Made = Sample | remat.Graph

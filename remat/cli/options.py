@@ -18,7 +18,7 @@ import typer
 from remat.answer.plan import Plan
 from remat.answer.registry import DEFAULT_BUDGET_SOLVER, DEFAULT_COST_MODEL, DEFAULT_SOLVER
 from remat.answer.solver import Solver
-from remat.cli.inputs import cost_model_of, graph_file, graph_files, solver_if_named
+from remat.cli.inputs import cost_model_of, graph_file, graph_files, solver_of
 from remat.cli.output import Answer, quiet, show
 from remat.errors import NotInstalled
 from remat.facts.graph import Graph
@@ -88,7 +88,10 @@ class Question:
         return cost_model_of(self.cost_model, self.model_options)
 
     def chosen_solver(self) -> Solver | None:
-        return solver_if_named(self.solver, self.solver_options)
+        """Returns the named solver; None without a name, so that the solver depends on the problem."""
+        if self.solver is None and self.solver_options:
+            raise typer.BadParameter("-S sets an option of a solver: name it with -s")
+        return None if self.solver is None else solver_of(self.solver, self.solver_options or ())
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from remat.answer.plan import Plan
 from remat.errors import InvalidOption
 from remat.facts.files import write_file
 from remat.facts.graph import Graph
-from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.inductor.scheduled import InductorKernel, Scheduled, scheduled_kernels
 from remat.pytorch.seam.inductor_lowering import Cubin, compile_kernel, written_code
 from remat.pytorch.seam.virtual_gpu import device_of
 

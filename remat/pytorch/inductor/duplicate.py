@@ -22,7 +22,7 @@ from torch import fx
 
 from remat.errors import UnsupportedTorch
 from remat.improve.cross_kernel import Pass, recompute_across
-from remat.pytorch.inductor.traffic_count import InductorKernel, scheduled_kernels
+from remat.pytorch.inductor.scheduled import InductorKernel, scheduled_kernels
 from remat.pytorch.read.extract import extract
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.seam.inductor_lowering import is_computed, lowered

@@ -21,12 +21,12 @@ from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
 from remat.answer.solver import Solver
 from remat.errors import InvalidOption, UnsupportedTorch
 from remat.problem.costmodel import CostModel
-from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels
+from remat.pytorch.inductor.scheduled import InductorKernel, counting_kernels
 from remat.pytorch.measure.saved import Saved, peak_bytes, saved_activations
 from remat.pytorch.measure.step_values import Outcome, first_line, outcome, verdicts
 from remat.pytorch.run.compile import compile
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.reachable import put_back
 from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile, tree_leaves
 from remat.pytorch.seam.torch_partitioner import default_partition, torchs_partition
 from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_donated, partitioner_settings

@@ -18,7 +18,7 @@ from remat.pytorch.read.other_device import arguments_on
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_of_errors
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.inductor_lowering import run_uncompiled
-from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.reachable import put_back
 from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 from remat.pytorch.seam.torch_settings import fresh_compilation, partitioner_settings
