@@ -83,9 +83,7 @@ class SharedStorages:
     def liveness(self, call: int, *, alone: bool) -> dict[str, bool]:
         """Returns whether each activation that a call read or returned is still alive, by its name in the call's graph.
 
-        Args:
-            call: the number of the call.
-            alone: whether to leave out activations that other calls read or returned, too.
+        With `alone`, activations that other calls read or returned, too, are left out.
         """
         uses = ((storage, of, name) for storage, (_, of) in [*self._uses.items()] for one, name in of if one == call)
         return {name: not storage.expired() for storage, of, name in uses if len(of) == 1 or not alone}
