@@ -16,6 +16,7 @@ from torch import fx
 from remat.facts.module_paths import Marked
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
+from remat.pytorch.seam.torch_settings import partitioner_settings
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """Returns the values to save, given the joint graph, torch's `NodeInfo` and the number of forward outputs."""
@@ -108,10 +109,14 @@ def default_partition(
     return internals(_PARTITIONERS).default_partition(joint_module, joint_inputs, **kwargs)
 
 
-def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
-    """Returns the values that torch's own partitioner would save with its own settings."""
-    budget = internals("torch._functorch.config").activation_memory_budget
-    return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
+def torchs_choice(joint_graph: fx.Graph, node_info: Any, budget: float = 1.0) -> list[fx.Node]:
+    """Returns the values that torch's own partitioner would save at a memory budget, with its default solver."""
+    with partitioner_settings(
+        activation_memory_budget=budget,
+        activation_memory_budget_solver="dp",
+        activation_memory_budget_runtime_estimator="flops",
+    ):
+        return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
 
 
 @cache
