@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,34 +65,7 @@ class Compilation:
     # parameters, buffers and arguments of the model; empty if the memory of no device is limited.
     owned: Sequence[Tensor]
     activation_inputs: frozenset[int]  # positions of the inputs that earlier graphs computed, and that need gradients
-    compiled_graph: CompiledGraph | None = field(default=None)  # the compiled graph; None as long as there is no plan
-
-    def plan(self, graph: Graph, joint_graph: fx.Graph, solver: Solver | None, *, copy_stream: bool) -> ChosenPlan:
-        """Chooses a plan for the graph; see `SharedBudget.plan_for`."""
-        model = self.budget.cost_model
-        if model.device_limits:
-            check_device(model, is_alone=not self.others)
-            planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
-            larger = max(int(planned) - sum(tensor.nbytes for tensor in self.inputs), 0)
-            found = plan_on_device(graph, model, solver, [*self.owned, *self.inputs], larger_bytes=larger)
-            return ChosenPlan.of(found)
-        activation_inputs = self.activation_inputs_of(joint_graph)
-        return self.budget.plan_for(graph, solver, activation_inputs, others=self.others, copy_stream=copy_stream)
-
-    def record_plan(self, graph: Graph, plan: Plan, joint_graph: fx.Graph) -> bool:
-        """Records the plan with which the graph runs. Returns whether the graph may use the whole budget by itself."""
-        boundary, activation_inputs = Boundary.of(graph, joint_graph), self.activation_inputs_of(joint_graph)
-        self.compiled_graph = self.budget.add_compiled(graph, plan, activation_inputs, boundary, others=self.others)
-        return self.compiled_graph.may_take_all
-
-    def sizes_seen(self, joint_graph: fx.Graph) -> dict[str, int]:
-        """Returns the sizes for which the same graph was planned before; the caller may change them."""
-        structure = hash(tuple((node.name, str(node.target)) for node in joint_graph.nodes))
-        return self.budget.largest.setdefault(structure, {})
-
-    def activation_inputs_of(self, joint_graph: fx.Graph) -> list[str]:
-        inputs = joint_graph.find_nodes(op="placeholder")
-        return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in self.activation_inputs]
+    compiled_graph: CompiledGraph | None = None  # the compiled graph; None as long as there is no plan
 
 
 # A tensor without a storage of its own, such as a sparse one, is left out.
@@ -206,8 +179,11 @@ class PlanRequest:
         self.cost_model, self.solver, self.joint_graph = cost_model, solver, joint_graph
         self.is_region, self.copy_stream = is_region, copy_stream
         self._compilation = None if is_region else current_compilation()
-        seen = {} if self._compilation is None else self._compilation.sizes_seen(joint_graph)
-        self._tried = sizes_to_plan_for(joint_graph, cost_model, seen)
+        self._seen: dict[str, int] = {}  # the sizes for which the same graph was planned before
+        if self._compilation is not None:
+            structure = hash(tuple((node.name, str(node.target)) for node in joint_graph.nodes))
+            self._seen = self._compilation.budget.largest.setdefault(structure, self._seen)
+        self._tried = sizes_to_plan_for(joint_graph, cost_model, self._seen)
 
     @property
     def others_may_follow(self) -> bool:
@@ -228,7 +204,7 @@ class PlanRequest:
     def plan(self, graph: Graph) -> ChosenPlan:
         """Chooses a plan for the graph, which was read with the present sizes."""
         if self._compilation is not None:
-            return self._compilation.plan(graph, self.joint_graph, self.solver, copy_stream=self.copy_stream)
+            return self._within(self._compilation, graph)
         if self.is_region:
             check_device(self.cost_model, is_alone=False)
             around = current_compilation()
@@ -242,18 +218,34 @@ class PlanRequest:
             return ChosenPlan.of(search(graph, problem, self.cost_model, self.solver, hides_copies=False))
         return ChosenPlan.of(choose(graph, self.cost_model, self.solver))
 
+    def _within(self, compilation: Compilation, graph: Graph) -> ChosenPlan:
+        budget, model = compilation.budget, compilation.budget.cost_model
+        if model.device_limits:
+            check_device(model, is_alone=not compilation.others)
+            planned = graph.bytes[graph.input & (np.array(graph.dtypes) != "")].sum()
+            larger = max(int(planned) - sum(tensor.nbytes for tensor in compilation.inputs), 0)
+            alive = [*compilation.owned, *compilation.inputs]
+            return ChosenPlan.of(plan_on_device(graph, model, self.solver, alive, larger_bytes=larger))
+        others, copy_stream = compilation.others, self.copy_stream
+        return budget.plan_for(graph, self.solver, self.activation_inputs, others=others, copy_stream=copy_stream)
+
     @property
     def activation_inputs(self) -> list[str]:
         """Returns the names of the inputs that earlier graphs of the run computed, and that need gradients."""
-        return [] if self._compilation is None else self._compilation.activation_inputs_of(self.joint_graph)
+        made = frozenset[int]() if self._compilation is None else self._compilation.activation_inputs
+        inputs = self.joint_graph.find_nodes(op="placeholder")
+        return [node.name for node in inputs if getattr(node.meta.get("desc"), "idx", None) in made]
 
     def record_plan(self, graph: Graph, plan: Plan) -> None:
         """Records the plan, and makes Dynamo compile another graph for sizes at which the plan exceeds the budget."""
         saved_limit, peak_limit = limits_of(self.cost_model)
         owners = counted_storages(graph, plan, self.activation_inputs)
-        if self._compilation is not None:
-            self._compilation.sizes_seen(self.joint_graph).update(self._tried[0])
-            if not self._compilation.record_plan(graph, plan, self.joint_graph) and saved_limit is not None:
+        self._seen.update(self._tried[0])
+        if (compilation := self._compilation) is not None:
+            boundary, inputs = Boundary.of(graph, self.joint_graph), self.activation_inputs
+            compiled_graph = compilation.budget.add_compiled(graph, plan, inputs, boundary, others=compilation.others)
+            compilation.compiled_graph = compiled_graph
+            if not compiled_graph.may_take_all and saved_limit is not None:
                 saved_limit = sum(int(graph.bytes[owner]) for owner in owners)
         sizes = saved_sizes(self.joint_graph, graph, owners)
         keep_within(self.joint_graph, sizes, self._tried[0], saved_limit, peak_limit)
