@@ -170,7 +170,6 @@ class Partitioner(CustomPartitionerFn):
         forward, backward = split_joint_graph(gm, joint_inputs, saved_nodes, **kwargs)
         for mine in planned:  # none, where torch found nothing to save
             check_nothing_runs_twice(mine.graph, forward, backward)
-        for mine in planned:
             add_copies(
                 mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], copy_stream=self.copy_stream
             )
@@ -189,14 +188,17 @@ class Partitioner(CustomPartitionerFn):
         except Exception as error:
             ranks.agreed_plan(error, None)  # the other ranks wait for this rank
             raise
-        plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
+        plan = ranks.agreed_plan(mine if isinstance(mine, Exception) else mine.plan, graph)
+        if isinstance(plan, Exception):
+            raise plan
+        if isinstance(mine, Exception) or plan is not mine.plan:  # it must be legal for the graph of this rank, too
+            check_plan(base_problem(graph, offload=True), plan)
+            mine = ChosenPlan(plan, "another rank")
         if plan.offloaded and is_region:
             raise InvalidPlan(
                 f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
                 f"nothing can be offloaded: take a plan that offloads nothing there"
             )
-        if isinstance(mine, Exception) or plan is not mine.plan:
-            mine = ChosenPlan(plan, "another rank")
         return request, graph, mine
 
     def _remarks(self, request: PlanRequest, graph: Graph, chosen: ChosenPlan) -> tuple[str, ...]:
@@ -244,15 +246,6 @@ class Partitioner(CustomPartitionerFn):
                     continue
                 return graph, error
             return graph, chosen
-
-    # Every rank uses the same plan, and checks it.
-    def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
-        plan = ranks.agreed_plan(mine, graph)
-        if isinstance(plan, Exception):
-            raise plan
-        if plan is not mine:  # the plan must be legal for the graph of this rank, too
-            check_plan(base_problem(graph, offload=True), plan)
-        return plan
 
     def uuid(self) -> str:
         """Returns a key for torch's cache that depends on everything that can change a plan: see `cache_key`.

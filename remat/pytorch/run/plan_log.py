@@ -41,14 +41,14 @@ class Log:
     _numbers = itertools.count()
 
     def __init__(self, capacity: int | None = None) -> None:
-        self._planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
-        self._notes = deque[str](maxlen=capacity)
-        self._capacity, self._number = capacity, next(self._numbers)
+        self.planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
+        self.notes = deque[str](maxlen=capacity)
+        self.capacity, self._number = capacity, next(self._numbers)
         self._judged: Mapping[str, ChosenPlan] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Makes copies empty, so that the keys of torch's caches do not depend on the plans."""
-        return Log, (self._capacity,)
+        return Log, (self.capacity,)
 
     @staticmethod
     def begin(graph: Graph) -> None:
@@ -64,10 +64,10 @@ class Log:
     # In place of an earlier plan with the same key.
     def _keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
         for log in (self, _recent):
-            log._planned[key] = planned
-            log._planned.move_to_end(key)
-            if log._capacity is not None and len(log._planned) > log._capacity:
-                log._planned.popitem(last=False)
+            log.planned[key] = planned
+            log.planned.move_to_end(key)
+            if log.capacity is not None and len(log.planned) > log.capacity:
+                log.planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
         """Replaces what is said of a graph alone by what is said of all graphs together, if its plan stays the same.
@@ -77,7 +77,7 @@ class Log:
         if plans is self._judged:
             return
         self._judged = plans
-        for (number, key), planned in list(self._planned.items()):
+        for (number, key), planned in list(self.planned.items()):
             chosen = plans.get(key)
             if chosen and chosen.together != planned.chosen.together and chosen.plan == planned.plan:
                 judged = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
@@ -86,7 +86,7 @@ class Log:
     def note(self, text: str) -> None:
         """Records, in the same logs as `add`, why a graph runs without a plan of ours."""
         for log in (self, _recent):
-            log._notes.append(text)
+            log.notes.append(text)
         _LOGGER.info("%s", text)
 
     def report(self, held_memory: Callable[[], HeldMemory] | None = None) -> Report:
@@ -95,7 +95,7 @@ class Log:
         Args:
             held_memory: returns what all calls saved at the same time.
         """
-        planned, notes = list(self._planned.items()), tuple(self._notes)
+        planned, notes = list(self.planned.items()), tuple(self.notes)
         graphs = tuple(one for _, one in planned)
         if held_memory is None:
             return Report(graphs, notes=notes)
