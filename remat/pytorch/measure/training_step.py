@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,14 +28,22 @@ from remat.pytorch.run.compile import compile
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.reachable import put_back
 from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile, tree_leaves
-from remat.pytorch.seam.torch_partitioner import default_partition, torchs_partition
+from remat.pytorch.seam.torch_partitioner import SplitBy, default_partition, torchs_partition
 from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_donated, partitioner_settings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Strategy: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Converts a model to a step that is called like the model."""
 
 NOTHING_RECOMPUTED = "autograd's own saves"
 """The compiled strategy that runs every operator of the forward pass once."""
+
+_OTHER_SETTINGS = {
+    "PyTorch, aggressive_recomputation=True": {"aggressive_recomputation": True},
+    "PyTorch, activation_memory_budget=0.5": {"activation_memory_budget": 0.5},
+}
 
 
 def usual_strategies(
@@ -52,11 +60,11 @@ def usual_strategies(
     with_partitioner = partial(_compile_with, torch_compile_kwargs)
     return {
         "eager": lambda model: model,
-        NOTHING_RECOMPUTED: partial(with_partitioner, _Default()),
+        NOTHING_RECOMPUTED: partial(with_partitioner, SplitBy(default_partition, f"remat: {NOTHING_RECOMPUTED}")),
         "PyTorch": partial(torch_compile, **torch_compile_kwargs),
         **{
-            f"PyTorch, {name}={value}": partial(with_partitioner, _MinCut(name, value))
-            for name, value in (("aggressive_recomputation", True), ("activation_memory_budget", 0.5))
+            name: partial(with_partitioner, SplitBy(partial(_partition_with, settings), f"remat: {name}"))
+            for name, settings in _OTHER_SETTINGS.items()
         },
         **{
             f"remat: {label(model)}": partial(compile, cost_model=model, solver=solver, **torch_compile_kwargs)
@@ -72,37 +80,13 @@ def _compile_with(
     return torch_compile(model, **{**kwargs, "options": options})
 
 
-@dataclass(frozen=True)
-class _Default(CustomPartitionerFn):
-    """Saves what autograd would: every operator of the forward pass runs once.
+# The settings of `torch._functorch.config` apply only while the partitioner runs.
+def _partition_with(
+    settings: Mapping[str, Any], gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    with partitioner_settings(**settings):
+        return torchs_partition(gm, joint_inputs, **kwargs)
 
-    It may save values together with views of them: see `remat.pytorch.seam.torch_settings.nothing_donated`.
-    """
-
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        del kwargs["compiler"]  # only torch's other partitioner takes it
-        return default_partition(gm, joint_inputs, **kwargs)
-
-    def uuid(self) -> str:
-        return "remat: autograd's own saves"
-
-
-# The setting of `torch._functorch.config` applies only while the partitioner runs.
-@dataclass(frozen=True)
-class _MinCut(CustomPartitionerFn):
-    setting: str
-    value: Any
-
-    def __call__(self, gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
-        with partitioner_settings(**{self.setting: self.value}):
-            return torchs_partition(gm, joint_inputs, **kwargs)
-
-    def uuid(self) -> str:
-        return f"remat: PyTorch's partitioner, {self.setting}={self.value}"
-
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Loss = Callable[[Any], Tensor]
 """Converts the output of a model to the scalar that is differentiated."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_o
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.inductor_lowering import run_uncompiled
 from remat.pytorch.seam.reachable import put_back
-from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
-from remat.pytorch.seam.torch_partitioner import Chooser, partition
+from remat.pytorch.seam.torch_names import torch_compile
+from remat.pytorch.seam.torch_partitioner import SplitBy, partition
 from remat.pytorch.seam.torch_settings import fresh_compilation, partitioner_settings
 
 JointVisitor = Callable[[fx.Graph, Any, int], None]
@@ -99,7 +100,7 @@ def visit_joint_graphs(
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         nonlocal traced
         traced += 1
-        return run_uncompiled(graph_module, inputs, _Visit(chooser))
+        return run_uncompiled(graph_module, inputs, SplitBy(partial(split_joint_graph, chooser=chooser)))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model_or_fn(*args, **kwargs)
@@ -128,19 +129,6 @@ def _why_nothing(name: str, traced: int) -> str:
         f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
         f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"
     )
-
-
-class _Visit(CustomPartitionerFn):
-    def __init__(self, chooser: Chooser) -> None:
-        self.chooser = chooser
-
-    def __call__(
-        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return split_joint_graph(gm, joint_inputs, self.chooser, **kwargs)
-
-    def uuid(self) -> None:
-        return None
 
 
 # The first operator of autograd's backward pass from a loss.

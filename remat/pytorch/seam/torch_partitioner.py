@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from torch import fx
 from remat.facts.module_paths import Marked
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
+from remat.pytorch.seam.torch_names import CustomPartitionerFn
 from remat.pytorch.seam.torch_settings import partitioner_settings
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
@@ -57,6 +59,22 @@ def partition(
         seeds.meta.pop("recompute", None)
     with thread_local_patch(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+
+@dataclass(frozen=True)
+class SplitBy(CustomPartitionerFn):
+    """Splits joint graphs by a function, for `torch._inductor.config.custom_partitioner_fn`."""
+
+    function: Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+    key: str | None = None  # for torch's caches
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return self.function(gm, joint_inputs, **kwargs)
+
+    def uuid(self) -> str | None:
+        return self.key
 
 
 def region_budgets(graph_module: fx.GraphModule) -> dict[fx.Node, float]:
@@ -105,7 +123,11 @@ def torchs_partition(
 def default_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph so that every operator of the forward pass runs once."""
+    """Splits a joint graph so that every operator of the forward pass runs once.
+
+    It may save values together with views of them: see `remat.pytorch.seam.torch_settings.nothing_donated`.
+    """
+    kwargs.pop("compiler", None)  # only torch's other partitioner takes it
     return internals(_PARTITIONERS).default_partition(joint_module, joint_inputs, **kwargs)
 
 
