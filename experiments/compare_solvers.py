@@ -34,7 +34,7 @@ from remat.answer.registry import find_costmodel, find_solver, usable_solvers
 from remat.errors import UnsupportedProblem
 from remat.plugin import Feature, Solver
 from remat.views.compare import warm_up
-from remat.views.performance_profile import profile, ratios
+from remat.views.comparison import profile, ratios
 
 COST_MODELS = (
     "byte-traffic",

@@ -25,7 +25,7 @@ from experiments import cover
 from experiments.bench.measured_steps import checkpoint_layers
 from experiments.models import zoo
 from experiments.report.charts import chart
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.words import human_bytes
 
 console = Console(width=80)

@@ -12,8 +12,7 @@ from remat import Graph, Plan, solve
 from remat.predict.kernels import kernels
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import WrittenPass, peak_of_passes
-from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.traffic_count import scheduled_kernels
+from remat.pytorch.inductor.scheduled import Scheduled, scheduled_kernels
 from remat.pytorch.seam.virtual_gpu import captured_for
 
 

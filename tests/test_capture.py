@@ -20,7 +20,7 @@ from remat import CaptureError, Graph
 from remat.plugin import Region
 from remat.pytorch import capture_all
 from remat.pytorch.read.values import Values
-from remat.pytorch.seam.restore import put_back
+from remat.pytorch.seam.reachable import put_back
 
 N = 512
 B = N * N * 4

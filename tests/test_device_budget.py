@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import MODELS, Loss, measured
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.models.workloads import perceptron
 from remat import CostModel, Infeasible, InvalidOption, LimitReached, UnsupportedProblem
 from remat.improve.byte_budgets import default_plan
 from remat.pytorch.ahead.forecasting import PYTORCH
 from remat.pytorch.run.on_device import trainable_parameters
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 WIDTH = 32
 

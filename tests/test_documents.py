@@ -22,12 +22,12 @@ import remat
 import remat.pytorch
 from experiments import compare_solvers, cover
 from experiments.accuracy import compiled_peaks, gpu_compared, traffic_error, traffic_error_triton
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.bench import measured_steps, users_table
 from experiments.recipes import recipe_losses
 from experiments.report.result_table import Results
 from remat.answer.registry import costmodel_names, estimator_names, solver_class, solver_names
 from remat.plugin import Feature
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))

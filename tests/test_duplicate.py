@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch._inductor.compile_fx import compile_fx
 
+from experiments.accuracy.live_kernels import visited
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.improve.cross_kernel import Pass, recompute_across
-from remat.pytorch.inductor.dry_run import can_dry_run, copied
-from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, duplicate, pass_of
-from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels, scheduled_kernels
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, can_dry_run, copied, duplicate, pass_of
+from remat.pytorch.inductor.scheduled import InductorKernel, counting_kernels, scheduled_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.testing import dags
 

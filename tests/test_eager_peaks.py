@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from transformers.models.llama import modeling_llama as llama
 
 from experiments.accuracy.eager_peaks import PUBLISHED, eager_graph, eager_peak
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from tests.results_pages import rows_of, section
 
 MLP = llama.LlamaMLP(LlamaConfig(hidden_size=64, intermediate_size=176))

@@ -20,13 +20,13 @@ from torch._subclasses import FakeTensorMode
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.forecast_error import BUDGET, MODELS, budgets_kept, errors
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat import CaptureError, Infeasible, InvalidOption, Plan, Timeline
 from remat.predict.whole_step import FixedMemory, Forecast, OptimizerMemory
 from remat.pytorch.ahead.forecasting import NOTHING_RECOMPUTED, PYTORCH
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.read.optimizer_memory import optimizer_memory, optimizer_named
+from remat.pytorch.measure.saved import peak_bytes
+from remat.pytorch.read.optimizer_memory import optimizer_from, optimizer_memory
 from remat.pytorch.seam.reachable import reachable_tensors
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from tests.results_pages import rows_of, section, sentences
 
 CPU = torch.device("cpu")
@@ -228,7 +228,7 @@ def test_what_is_no_optimizer_is_refused() -> None:
     with pytest.raises(InvalidOption, match=r"without reading tensors.*Adafactor does not"):
         remat.forecast(Perceptron(), x, optimizer=torch.optim.Adafactor)
     with pytest.raises(InvalidOption, match=r"torch.optim has no optimizer 'adamv'; did you mean 'adamw?'\?"):
-        optimizer_named("adamv")
+        optimizer_from("adamv")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_is_no_optimizer_is_refused() -> None:
 )
 def test_optimizers_that_a_forecast_cannot_run_say_why(name: str, why: str) -> None:
     with pytest.raises(InvalidOption, match=why):
-        optimizer_memory(optimizer_named(name), [torch.empty(4)], gpu=False)
+        optimizer_memory(optimizer_from(name), [torch.empty(4)], gpu=False)
 
 
 def test_without_parameters_an_optimizer_holds_nothing() -> None:

@@ -289,7 +289,7 @@ MODELS = {
 @pytest.mark.parametrize("mode", deep_except(["aggressive"], ["conservative", "aggressive"]))
 def test_kernels_are_those_of_inductors_own_scheduler(name: str, mode: str) -> None:
     """Bytes of each kernel of three models that use most of the rules, under two plans each."""
-    from remat.pytorch.inductor.scheduled import inductor_kernels
+    from experiments.accuracy.live_kernels import inductor_kernels
 
     torch.manual_seed(0)
     build, inputs = MODELS[name]
@@ -527,7 +527,7 @@ def test_what_an_expression_needs_at_several_positions_counts_for_each(monkeypat
 
 def test_the_gradient_of_a_maximum_over_windows_is_a_kernel() -> None:
     """Before torch 2.13 always; since then a scatter takes its place, unless algorithms are to be deterministic."""
-    from remat.pytorch.inductor.scheduled import inductor_kernels
+    from experiments.accuracy.live_kernels import inductor_kernels
 
     model, args = Convolutions(), MODELS["convolutions"][1]()
     torch.use_deterministic_algorithms(True)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import MemoryBudget
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.improve.call_sequence import CallSequence, GraphMemory
 from remat.improve.joint_peak import JointPeak, JointPlans
 from remat.improve.subproblem import Subproblem, subproblem_of
 from remat.predict.buffers import Exchanged, StepMemory
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.run.live_calls import LiveCalls
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import partitioner_settings
 from solvers import Lagrangian

@@ -16,10 +16,10 @@ from torch.nn import functional
 import remat
 from costmodels import MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
+from experiments.accuracy.live_kernels import visited
 from experiments.models.save_everything import plan_of
 from remat.predict.buffers import StepMemory
 from remat.predict.buffers.orders import has_torchs_order, with_torchs_order
-from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam.internals import internals

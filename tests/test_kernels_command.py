@@ -16,9 +16,9 @@ from torch import nn
 import remat
 from remat import Graph, Plan
 from remat.pytorch import virtual_gpu
+from remat.pytorch.inductor.cubins import PassCode, triton_code
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.triton_code import PassCode, triton_code
-from remat.pytorch.seam.compiled_kernels import compile_kernel
+from remat.pytorch.seam.inductor_lowering import compile_kernel
 
 KERNELS = "inspect", "kernels"
 
@@ -107,5 +107,5 @@ def test_errors_without_tracebacks(graph: Graph, plan: Plan, tmp_path: Path, mon
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("remat.pytorch.seam.virtual_gpu.version", missing)
-    monkeypatch.setattr("remat.cli.option_groups.PlanOptions.plan_of", lambda *_: pytest.fail("it was solved first"))
+    monkeypatch.setattr("remat.cli.options.PlanOptions.plan_of", lambda *_: pytest.fail("it was solved first"))
     assert "pip install '.[gpu]'" in run(*KERNELS, file, code=1).stderr

@@ -21,11 +21,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import remat
 from costmodels import MemoryBudget
+from experiments.accuracy.live_kernels import visited
 from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from remat.errors import CaptureError
 from remat.plugin import Region
 from remat.predict.kernels.recorded_calls import calls_of
-from remat.pytorch.inductor.lowered_graphs import visited
 from remat.pytorch.inductor.rehearsed import WrittenPass, peak_of_passes
 from remat.pytorch.read.call_text import call_of
 from remat.pytorch.read.other_device import arguments_on

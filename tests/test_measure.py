@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 import remat
 from experiments.accuracy import gpu_training
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.answer.plan_facts import PlanFacts
-from remat.pytorch.measure import peak
-from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.measure.step_strategies import usual_strategies
-from remat.pytorch.measure.training_step import measure, measure_step
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from remat.pytorch.measure.saved import peak_bytes, saved_activations
+from remat.pytorch.measure.training_step import measure, measure_step, usual_strategies
 
 OURS = "remat: ByteTraffic(prices='pytorch')"
 """What `usual_strategies` calls that which `remat.compile` does with nothing else."""
@@ -222,7 +220,7 @@ def test_the_peak_counts_what_is_alive_at_once_and_only_what_is_new() -> None:
         b = torch.empty(2**18)
         del a, b
 
-    assert peak.peak_bytes(call, torch.device("cpu")) == 2 * 2**20
+    assert peak_bytes(call, torch.device("cpu")) == 2 * 2**20
 
 
 def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ from remat.predict.memory.order import Order
 from remat.predict.memory.storages import StorageFacts
 from remat.predict.offloading import StepClock
 from remat.predict.offloading.offload_timeline import Simulated
+from remat.pytorch.inductor.cubins import triton_code
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.triton_code import triton_code
 from remat.pytorch.seam import offload_operators
 from remat.testing import graphs
 

@@ -20,6 +20,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import remat
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.models.cases import CASES
 from experiments.models.model_case import ModelCase
 from remat import CostModel, Plan
@@ -27,7 +28,6 @@ from remat.plugin import PlanFacts
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.run.partitioner import Partitioner
 from remat.pytorch.seam import offload_operators
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 QUICK = (
     *("pointwise chain", "dropout", "symbolic batch", "batch normalization", "attention with dropout"),

@@ -9,11 +9,12 @@ from depth import deep
 from strategies import DiceWithHost, SaveOnHost, all_on_host
 
 import remat
+from experiments.accuracy.live_kernels import inductor_kernels
 from experiments.models.cases import CASES
 from experiments.models.workloads import KERNEL_ZOO
 from remat import CostModel, GraphBuilder, Plan, predict_traffic, solve
 from remat.plugin import PlanFacts
-from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
+from remat.pytorch.inductor.scheduled import Scheduled
 
 
 @pytest.mark.parametrize("model", [SaveOnHost(), pytest.param(DiceWithHost(3), marks=deep)], ids=lambda m: m.name)

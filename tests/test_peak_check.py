@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.accuracy.compiled_peaks import measured_peak
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.improve import peak_search
 from remat.improve.joint_peak import JointPeak, JointPlans, fit_joint_peak
 from remat.improve.one_liners import one_liners
@@ -26,10 +27,9 @@ from remat.improve.peak_search import fit_peak, measuring_with
 from remat.improve.subproblem import subproblem_of
 from remat.predict.buffers import StepMemory
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.planned_graph import ChosenPlan
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import counted, human_bytes
 from tests.depth import deep, deep_except

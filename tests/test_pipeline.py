@@ -20,15 +20,14 @@ from torch.distributed.pipelining import schedules
 
 import remat
 from costmodels import MemoryBudget, RecomputeTime
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat import Choice, Graph, GraphBuilder, InvalidOption, Plan
 from remat.predict.in_flight import accumulated_bytes, argument_bytes, peak_in_flight
 from remat.predict.memory import simulate
 from remat.predict.pipeline_schedule import PipelineSchedule
 from remat.problem.feasibility import forced_values
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import saved_activations
+from remat.pytorch.measure.saved import peak_bytes, saved_activations
 from remat.pytorch.run import shared_budget
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 WIDTH, ROWS = 32, 256
 GRADIENT = torch.ones(ROWS, WIDTH)

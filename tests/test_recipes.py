@@ -13,11 +13,11 @@ import torch
 from depth import deep_except
 
 import remat
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.recipes.beside import WAYS, largest_difference, measured
 from experiments.recipes.recipe_losses import RECIPES, ran
 from remat.pytorch import Partitioner
 from remat.pytorch.run.plan_log import Log
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned, fresh_compilation
 from tests.test_whole_run import WIDTH, Model
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat import InvalidPlan, Plan, Problem, Solution
 from remat.answer.registry import solver_names
 from remat.plugin import Solver
 from remat.pytorch.seam.compilations import graphs_compiled
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_compile import gradients
 from tests.test_whole_run import WIDTH, Model

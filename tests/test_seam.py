@@ -24,11 +24,12 @@ import torch
 from depth import deep
 from torch import Tensor, fx, nn
 from torch._functorch import partitioners
+from torch._inductor.graph import GraphLowering
 from torch.utils.checkpoint import CheckpointPolicy
 
 import remat
-from remat.pytorch.inductor.lowered_graphs import visited
-from remat.pytorch.inductor.traffic_count import counting_kernels
+from experiments.accuracy.live_kernels import visited
+from remat.pytorch.inductor.scheduled import counting_kernels
 from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.seam import thread_patch, torch_names, torch_settings
 from remat.pytorch.seam.internals import USED, internals
@@ -110,7 +111,6 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "no caches": torch_settings.nothing_cached,
     "a fresh compilation": torch_settings.fresh_compilation,
     "no donated buffers": torch_settings.nothing_donated,
-    "backward passes at once": torch_settings.backward_at_once,
     "a budget": partial(torch_settings.partitioner_settings, activation_memory_budget=0.5),
 }
 
@@ -119,7 +119,7 @@ def places() -> list[tuple[Any, str]]:
     """Where functions of torch are exchanged."""
     return [
         (internals("torch._inductor.scheduler").Scheduler, "codegen"),
-        (internals("torch._inductor.graph").GraphLowering, "compile_to_module"),
+        (GraphLowering, "compile_to_module"),
     ]
 
 

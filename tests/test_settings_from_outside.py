@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run.compile import backend
 from remat.pytorch.run.planned_graph import PlannedGraph
 from remat.pytorch.run.report import Report
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation, partitioner_settings
 from tests.depth import deep
 from tests.test_compile import gradients

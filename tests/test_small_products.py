@@ -12,8 +12,8 @@ from torch import Tensor
 
 import remat
 from costmodels import StepTime
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.models.save_everything import plan_of
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from tests.results_pages import ROOT, section
 
 

@@ -19,13 +19,13 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.plan_log import Log, log_plans_if_asked
 from remat.pytorch.run.report import Report
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.words import human_bytes

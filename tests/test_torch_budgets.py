@@ -13,7 +13,8 @@ from experiments.models import workloads
 from remat import Corpus, InvalidPlan
 from remat.answer.plan_facts import PlanFacts
 from remat.improve.byte_budgets import default_saved_bytes
-from remat.pytorch.measure.torch_budgets import torchs_choice_at, torchs_plans, torchs_plans_of
+from remat.pytorch.measure.torch_budgets import torchs_plans, torchs_plans_of
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 
 
 def test_every_budget_of_pytorch_is_at_or_above_our_frontier() -> None:
@@ -52,5 +53,5 @@ def test_settings_of_torch_are_put_back() -> None:
 
     before = config.activation_memory_budget, config.activation_memory_budget_solver
     with pytest.raises(RuntimeError, match="valid ranges"):
-        torchs_choice_at(torch.fx.Graph(), None, 2.0)
+        torchs_choice(torch.fx.Graph(), None, 2.0)
     assert (config.activation_memory_budget, config.activation_memory_budget_solver) == before

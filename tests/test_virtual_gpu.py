@@ -19,13 +19,12 @@ from experiments.models.model_case import ModelCase
 from remat.errors import CaptureError, InvalidOption, NotInstalled, UnknownName, UnsupportedTorch
 from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.seam import device_guard
 from remat.pytorch.seam import virtual_gpu as seam
 from remat.pytorch.seam.autograd_walk import grad
-from remat.pytorch.seam.fake_device import on_fake_device
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import SHEETS
 from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.reachable import on_fake_device
 from remat.pytorch.seam.thread_patch import thread_local_patch
 
 QUICK = ("pointwise chain", "graph break", "batch normalization", "buffers written in both passes")
@@ -115,7 +114,7 @@ def places() -> dict[str, Any]:
     return {
         **{f"torch.cuda.{name}": found for name, found in vars(torch.cuda).items() if callable(found)},
         "torch.autograd.grad": torch.autograd.grad,
-        "guard": device_guard._registry()[device_guard._CUDA],
+        "guard": seam._registry()[seam._CUDA],
         "devices": dict(interfaces.device_interfaces),
         "driver": driver._active,
         "backends": dict(internals("triton.backends").backends),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from remat.predict.buffers.workspaces import call_bytes
 from remat.predict.kernels.ir import Buffer
-from remat.pytorch.inductor.call_workspaces import measured_bytes
+from remat.pytorch.inductor.rehearsed import measured_bytes
 
 ATEN: Any = torch.ops.aten
 IMAGE, FILTERS, BOTH = [True, False, False], [False, True, False], [True, True, False]

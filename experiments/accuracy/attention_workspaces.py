@@ -4,7 +4,7 @@
 forward and backward. The heads lie side by side in each row (as parts of one product), or one after the other. cuDNN
 and the memory-efficient kernel have an additive mask that all heads share. `taken` is the most memory that torch's
 caching allocator hands out during the call, without the results, as in the check of a plan
-(`remat.pytorch.inductor.call_workspaces`). `predicted` needs no GPU (`remat.predict.buffers.workspaces`). The allocator
+(`remat.pytorch.inductor.rehearsed`). `predicted` needs no GPU (`remat.predict.buffers.workspaces`). The allocator
 rounds up: to 512 bytes, and above 10 MiB by less than 1 MiB where a block is not cut.
 """
 
@@ -21,7 +21,7 @@ from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.predict.buffers.workspaces import gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
-from remat.pytorch.inductor.call_workspaces import measured_bytes
+from remat.pytorch.inductor.rehearsed import measured_bytes
 
 # What the backward pass of each backend takes after gradient, queries, keys and values, given the mask and the results.
 _ATTENTION: dict[str, Callable[[Tensor, Any], list[Any]]] = {

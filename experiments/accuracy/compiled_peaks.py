@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
 from experiments.models.save_everything import SaveLeast, plan_of
@@ -32,9 +33,8 @@ from experiments.report.markdown import section, table
 from experiments.report.result_table import ResultTable, Row
 from remat.predict.memory import simulate
 from remat.pytorch import capture_all
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
 
 LABELS = {"zoo": "our ten small models", "case": "small cases of the tests", "held out": "held-out models"}
 PLANS: dict[str, remat.CostModel] = {"default": ByteTraffic(), "save least": SaveLeast()}

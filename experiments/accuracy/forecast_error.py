@@ -27,7 +27,7 @@ from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
 from remat.predict.whole_step import Forecast
 from remat.pytorch.ahead.forecasting import PYTORCH
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.measure.training_step import mean_square
 
 STEPS = ("first", "later")

@@ -31,13 +31,12 @@ import torch
 
 import remat
 from costmodels import MemoryBudget
+from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from experiments.models.foreign import FOREIGN
 from experiments.report.markdown import table
 from experiments.report.result_table import ResultTable, Row
 from remat.improve.byte_budgets import default_plan
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import saved_activations
-from remat.pytorch.seam.step_allocations import no_cpu_kernels
+from remat.pytorch.measure.saved import peak_bytes, saved_activations
 
 SHARE = 0.65
 LIMITED = f"{SHARE} of the peak"

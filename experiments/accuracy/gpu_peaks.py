@@ -36,9 +36,10 @@ from remat import Choice, Graph, Plan
 from remat.predict.buffers import StepMemory
 from remat.predict.time import modelled_time
 from remat.predict.time.device import DeviceProfile
-from remat.pytorch.measure.torch_budgets import legal_plans, plan_that_saves, torchs_choice_at, torchs_plans
-from remat.pytorch.read.capture import device_facts, visit_joint_graphs
+from remat.pytorch.measure.torch_budgets import legal_plans, plan_that_saves, torchs_plans
+from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
+from remat.pytorch.seam.torch_partitioner import torchs_choice
 
 CASE, FORCED = "Llama, 32 thin layers", "the same, down-projections saved"
 PUBLISHED = {0.05: 904_102_912, 0.1: 583_965_696, 0.15: 383_622_144, 0.2: 415_063_040, 0.3: 473_734_144}
@@ -102,9 +103,9 @@ def _forced_plans(model: nn.Module, *args: torch.Tensor) -> tuple[Graph, dict[fl
     plans: dict[float, Plan] = {}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
         size = {node: node.meta["val"].nbytes for node in joint_graph.nodes if hasattr(node.meta.get("val"), "nbytes")}
-        default = torchs_choice_at(joint_graph, node_info, 1.0)
+        default = torchs_choice(joint_graph, node_info, 1.0)
         span = sum(size[node] for node in default) - sum(size[node] for node in node_info.inputs)
         products = {
             node: int(layer[1])
@@ -116,7 +117,7 @@ def _forced_plans(model: nn.Module, *args: torch.Tensor) -> tuple[Graph, dict[fl
             forced = [node for node, layer in products.items() if layer in layers]
             for node in forced:
                 node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-            saved = torchs_choice_at(joint_graph, node_info, 0.05 - sum(size[node] for node in forced) / span)
+            saved = torchs_choice(joint_graph, node_info, 0.05 - sum(size[node] for node in forced) / span)
             for node in forced:
                 del node.meta["recompute"]
             plans[len(layers)] = plan_that_saves(graph, saved)

@@ -26,7 +26,7 @@ from experiments.models.save_everything import SaveLeast
 from experiments.models.training import draws_random_numbers, train
 from experiments.report.markdown import bullets
 from experiments.report.result_table import ResultTable, Row
-from remat.pytorch.measure.step_strategies import usual_strategies
+from remat.pytorch.measure.training_step import usual_strategies
 
 STRATEGIES: dict[str, remat.CostModel] = {
     "aggressive": ByteTraffic(mode="aggressive"),

@@ -26,6 +26,7 @@ import torch
 
 import remat
 from costmodels import ByteTraffic
+from experiments.accuracy.live_kernels import inductor_kernels
 from experiments.models.held_out import HELD_OUT
 from experiments.models.save_everything import SaveEverything, SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO, Sample
@@ -33,8 +34,7 @@ from experiments.report.charts import draw_errors
 from experiments.report.markdown import bullets, section, table
 from experiments.report.result_table import ResultTable, Row
 from remat.errors import CannotRebuild
-from remat.pytorch.inductor.scheduled import Scheduled, inductor_kernels
-from remat.pytorch.inductor.traffic_count import InductorKernel
+from remat.pytorch.inductor.scheduled import InductorKernel, Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
 
 Made = Sample | remat.Graph

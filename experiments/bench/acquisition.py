@@ -44,9 +44,9 @@ from remat.answer.plan_facts import no_recompute_saved
 from remat.improve.byte_budgets import default_plan
 from remat.plugin import PlanFacts
 from remat.predict.time.known_devices import find_device
+from remat.pytorch.inductor.cubins import PassCode, triton_code
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.inductor.triton_code import PassCode, triton_code
 from remat.pytorch.seam.gpu_sheets import sheet_of
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.virtual_gpu import virtual_gpu

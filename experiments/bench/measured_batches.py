@@ -24,7 +24,7 @@ from experiments.report.result_table import ResultTable, Row
 from remat.answer.choice import Choice
 from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import find_device
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 
 BATCHES = {
     "resnet18": 512,

@@ -39,7 +39,7 @@ from remat.improve.step_predictor import StepPredictor
 from remat.predict.time.known_devices import device_called, find_device
 from remat.predict.time.roofline import Roofline
 from remat.pytorch.measure.ceilings import measured_device
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.measure.torch_budgets import legal_plans, torchs_plans
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_settings import partitioner_settings

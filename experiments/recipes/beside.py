@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import remat
-from remat.pytorch.measure.peak import peak_bytes
+from remat.pytorch.measure.saved import peak_bytes
 from remat.pytorch.seam.torch_settings import every_joint_graph_partitioned
 from remat.words import human_bytes
 

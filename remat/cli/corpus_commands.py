@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from remat.cli.option_groups import command
+from remat.cli.options import command
 from remat.cli.output import Answer, table, written
 from remat.errors import UnknownName
 from remat.facts.corpus import Corpus, Entry

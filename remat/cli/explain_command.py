@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from remat.cli.option_groups import Question
-from remat.cli.options import GraphFile
+from remat.cli.options import GraphFile, Question
 from remat.cli.output import Answer, as_told, waiting
 from remat.facts.graph import Graph
 from remat.views.explain import explain as explanation_of

@@ -53,29 +53,15 @@ class OfTime:
     offload: Annotated[str | None, typer.Option(metavar="DEVICE", help=_OFFLOAD)] = None
 
 
-@dataclass(frozen=True)
-class OfStep:
-    """Holds the options of a frontier against step time."""
-
-    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None
-
-
-@dataclass(frozen=True)
-class OfPage:
-    """Holds the options of a page."""
-
-    html: Annotated[Path | None, typer.Option(help=_HTML)] = None
-    title: Annotated[str | None, typer.Option(help="Heading of the page; `remat report` if left out.")] = None
-
-
 def frontier(
     graphs: GraphFiles,
     *,
     against: Annotated[Against, typer.Option(help=_AGAINST)] = Against.TIME,
     budgets: Annotated[int | None, typer.Option("--budgets", "--refine", metavar="N", min=0, help=_BUDGETS)] = None,
     time: OfTime,
-    step: OfStep,
-    page: OfPage,
+    device: Annotated[str | None, typer.Option(help=_DEVICE)] = None,
+    html: Annotated[Path | None, typer.Option(help=_HTML)] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page; `remat report` if left out.")] = None,
     output: NewPictureIfNamed = None,
     plans: Annotated[Path | None, typer.Option(metavar="FOLDER", help="A new folder to write the plans to.")] = None,
     time_limit: TimeLimit = None,
@@ -96,23 +82,23 @@ def frontier(
       remat frontier gpt2.json.gz --against step --device h100 -o steps.svg
       remat frontier gpt2.json.gz vgg16 solvers.json --html report.html
     """
-    if page.html is not None:
+    if html is not None:
         if against is not Against.TIME or plans is not None or time.offload or output:
             raise typer.BadParameter("leave out --html, or --against step, --plans, --offload and --output")
-        _refuse("for a page", step)
-        return _page(graphs, page.html, page.title or "remat report", time, budgets, time_limit)
-    _refuse("without --html", page)
+        _refuse("for a page", device=device)
+        return _page(graphs, html, title or "remat report", time, budgets, time_limit)
+    _refuse("without --html", title=title)
     if len(graphs) > 1:
         raise typer.BadParameter("name only one GRAPH, or use --html FILE to write a page about several")
     if plans is not None and plans.exists():
         raise typer.BadParameter(f"the folder must be new, but {plans} exists: name another", param_hint="--plans")
     if against is Against.STEP:
-        _refuse("against step", time)
-        curve = _against_step(Graph.load(graphs[0]), step, _STEPS if budgets is None else budgets, time_limit)
+        _refuse("against step", **vars(time))
+        curve = _against_step(Graph.load(graphs[0]), device, _STEPS if budgets is None else budgets, time_limit)
         document, lines = _step_document(graphs[0], curve), _step_lines(curve)
         saved = {f"{point.peak_bytes}.json": point.plan for point in curve.points}
     else:
-        _refuse("against time", step)
+        _refuse("against time", device=device)
         curve = _against_time(Graph.load(graphs[0]), time, budgets or 0, time_limit)
         document, lines = _document(graphs[0], time, curve), _lines(curve)
         saved = {f"{point.saved_bytes}.json": point.plan for point in curve.points}
@@ -125,8 +111,8 @@ def frontier(
     return document, (*lines, *written(output), *written(plans))
 
 
-def _refuse(where: str, options: OfTime | OfStep | OfPage) -> None:
-    typed = [f"--{name}" for name, value in vars(options).items() if value is not None]
+def _refuse(where: str, **options: object) -> None:
+    typed = [f"--{name}" for name, value in options.items() if value is not None]
     if typed:
         have, them = ("has", "it") if len(typed) == 1 else ("have", "them")
         raise typer.BadParameter(f"{', '.join(typed)} {have} no meaning {where}: leave {them} out")
@@ -149,12 +135,12 @@ def _against_time(graph: Graph, time: OfTime, budgets: int, time_limit: float | 
     return curve
 
 
-def _against_step(graph: Graph, step: OfStep, budgets: int, time_limit: float | None) -> StepFrontier:
+def _against_step(graph: Graph, device: str | None, budgets: int, time_limit: float | None) -> StepFrontier:
     with waiting("searching", ends_early=True) as say:
         return remat.step_frontier(
             graph,
             budgets,
-            device=step.device,
+            device=device,
             time_limit_s=time_limit,
             progress=lambda count, last: say(f"{count} plans, the last one has a peak of {human_bytes(last[0])}"),
         )

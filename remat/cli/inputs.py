@@ -30,13 +30,6 @@ def solver_of(text: str, options: Sequence[str] = ()) -> Solver:
     return _configured(solver_class(split_options(text)[0]), text, options, "-S")
 
 
-def solver_if_named(text: str | None, options: Sequence[str] | None = None) -> Solver | None:
-    """Makes a solver like `solver_of`; returns None without a name, so that the solver depends on the problem."""
-    if text is None and options:
-        raise typer.BadParameter("-S sets an option of a solver: name it with -s")
-    return None if text is None else solver_of(text, options or ())
-
-
 def cost_model_of(text: str | None, options: Sequence[str] | None = None) -> CostModel:
     """Makes a cost model from `NAME` or `NAME:key=value,key=value`, with further options; None means the default."""
     text = text or DEFAULT_COST_MODEL

@@ -17,8 +17,7 @@ from remat.answer.dimacs_file import write_dimacs
 from remat.answer.option_text import label, option_text
 from remat.answer.plan_facts import PlanFacts
 from remat.answer.solution import Solution
-from remat.cli.option_groups import Question
-from remat.cli.options import GraphFile, NewPlanFile, TimeLimit
+from remat.cli.options import GraphFile, NewPlanFile, Question, TimeLimit
 from remat.cli.output import Answer, bold, picked, table, waiting, written
 from remat.facts.graph import Graph
 from remat.facts.json_file import write_document

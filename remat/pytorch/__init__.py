@@ -15,8 +15,7 @@ No other package of the library imports torch, and `import remat` does not eithe
 Begin reading in `read.capture` and `run.partitioner`.
 """
 
-from remat.pytorch.read.capture import capture, capture_all
-from remat.pytorch.read.traced_step import read_step
+from remat.pytorch.read.capture import capture, capture_all, read_step
 from remat.pytorch.run.compile import backend, compile
 from remat.pytorch.run.memory_policy import MemoryPolicy
 from remat.pytorch.run.partitioner import Partitioner

@@ -2,7 +2,7 @@
 
 The rules for CPUs come from traces of single calls of torch 2.13 on a CPU with AVX-512. oneDNN reorders the filters of
 convolutions, and images that are not channels-last. Other processors and thread counts take other amounts;
-`remat.pytorch.inductor.call_workspaces` measures them when a plan is checked. Fused attention takes blocks per thread.
+`remat.pytorch.inductor.rehearsed` measures them when a plan is checked. Fused attention takes blocks per thread.
 
 On GPUs, the backward pass of fused attention sums the gradient of the queries in single precision (`mha_bwd` of torch's
 `flash_api.cpp`, `_efficient_attention_backward` of `attention_backward.cu`; cuDNN's source is not public). All three

@@ -86,8 +86,7 @@ class Profile(Estimator):
         return Roofline(measured_device(self.device) if self.ceilings is None else self.ceilings)
 
     def _times(self, graph: Graph, timed: BoolArray) -> dict[int, int]:
-        from remat.pytorch.measure.profiling import time_values
-        from remat.pytorch.measure.timing import Stopwatch, device_label, timed_device
+        from remat.pytorch.measure.timing import Stopwatch, device_label, time_values, timed_device
 
         values: list[int] = np.flatnonzero(timed).tolist()
         keys = call_keys(graph, values)

@@ -3,8 +3,7 @@
 Begin reading in `forecasting`.
 """
 
-from remat.pytorch.ahead.fitting import largest_batch
-from remat.pytorch.ahead.forecasting import forecast
+from remat.pytorch.ahead.forecasting import forecast, largest_batch
 from remat.pytorch.ahead.pipeline import plan_pipeline
 
 __all__ = ["forecast", "largest_batch", "plan_pipeline"]

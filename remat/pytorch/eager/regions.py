@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
-from torch import is_grad_enabled, nn
+import torch
+from torch import Tensor, is_grad_enabled, nn
 
 from remat.answer.solver import Solver
-from remat.errors import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
+from remat.errors import CaptureError, InvalidOption, InvalidPlan, NotInstalled, UnsupportedProblem
 from remat.facts.argument_checks import checked_path
 from remat.facts.graph import Graph
 from remat.facts.json_file import column_in, read_document, write_document
 from remat.improve.region_choice import RegionBudget, RegionChoice, choose_graph_regions
 from remat.improve.region_problem import Keep
 from remat.pytorch.eager.region_contexts import RegionPolicy
-from remat.pytorch.eager.torch_remat_regions import apply_with_torch_remat
 from remat.pytorch.read.capture import capture
-from remat.pytorch.seam.torch_names import checkpoint
+from remat.pytorch.seam.torch_names import checkpoint, tree_leaves
+from remat.words import pip_install
 
 _FORMAT = "remat.regions"
 
@@ -124,10 +127,13 @@ class Regions:
             raise UnsupportedProblem(
                 f"torch_remat saves regions as a whole: {what}; choose other regions, or use apply"
             )
+        if find_spec("torch_remat") is None:
+            raise NotInstalled(f"apply_torch_remat needs torch_remat: {pip_install('torch-remat')}")
         applied = AppliedRegions(self)
-        apply_with_torch_remat(
-            lambda path, wrap: applied.replace(_module(model, path), wrap), self.checkpointed_layers, outermost
-        )
+        for region in outermost:
+            applied.replace(_module(model, region), partial(_saved_by_torch_remat, region))
+        for layer in self.checkpointed_layers:
+            applied.replace(_module(model, layer), partial(_repeated_by_torch_remat, layer))
         return applied
 
     def _is_inside(self, region: str, others: Iterable[str]) -> bool:
@@ -276,3 +282,38 @@ def _refuse_cache(arguments: Iterable[Any]) -> None:
                 "a layer that runs again would fill its cache of keys and values twice: call the model with "
                 "use_cache=False, or set model.config.use_cache = False"
             )
+
+
+def _saved_by_torch_remat(name: str, forward: Any) -> Any:
+    torch_remat: Any = import_module("torch_remat")
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        result = torch_remat.region(forward, name, recompute=False)(*args, **kwargs)
+        # The code around the module reads the result, and torch_remat cannot see that.
+        torch_remat.recompute_needs_tensor(*(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)))
+        return result
+
+    return run
+
+
+def _repeated_by_torch_remat(name: str, forward: Any) -> Any:
+    torch_remat: Any = import_module("torch_remat")
+    checkpoint = torch_remat.checkpoint(region_name=name, recompute_state_hooks=(_Generators(),))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward)(*args, **kwargs)
+
+    return run
+
+
+class _Generators:
+    """Restores torch's default generators, so that a recomputed dropout draws the same numbers."""
+
+    def snapshot(self) -> tuple[Tensor, list[Tensor]]:
+        on_gpus: list[Tensor] = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        return torch.get_rng_state(), on_gpus
+
+    def restore(self, state: tuple[Tensor, list[Tensor]]) -> None:
+        torch.set_rng_state(state[0])
+        if state[1]:
+            torch.cuda.set_rng_state_all(state[1])

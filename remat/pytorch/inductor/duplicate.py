@@ -12,19 +12,21 @@ on a CPU, with torch 2.13.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any
 
+import torch
 from torch import fx
 
 from remat.errors import UnsupportedTorch
 from remat.improve.cross_kernel import Pass, recompute_across
-from remat.pytorch.inductor.dry_run import can_dry_run, copied, dry_run
-from remat.pytorch.inductor.traffic_count import InductorKernel
+from remat.pytorch.inductor.scheduled import InductorKernel, scheduled_kernels
 from remat.pytorch.read.extract import extract
 from remat.pytorch.run.cache_key import key_of
-from remat.pytorch.seam.torch_names import CustomGraphPass
+from remat.pytorch.seam.inductor_lowering import is_computed, lowered
+from remat.pytorch.seam.torch_names import CustomGraphPass, HigherOrderOperator, tree_leaves
 
 # The most schedules without success: each takes as long as lowering the graph.
 _MOST_TRIALS = 16
@@ -171,20 +173,20 @@ class _Rewriting:
                 for operand in self.operands[reader]:
                     reader.replace_input_with(operand, self._copy(operand, sizes, shared))
 
-    def _behind(self, reader: fx.Node, copied: Iterable[fx.Node]) -> list[fx.Node]:
-        candidates, reached, todo = set(copied), set[fx.Node](), [reader]
+    def _behind(self, reader: fx.Node, repeated: Iterable[fx.Node]) -> list[fx.Node]:
+        candidates, reached, todo = set(repeated), set[fx.Node](), [reader]
         while todo:
             fresh = candidates.intersection(self.operands[todo.pop()]) - reached
             reached |= fresh
             todo += fresh
-        return [node for node in copied if node in reached]
+        return [node for node in repeated if node in reached]
 
-    def _copy(self, node: fx.Node, copied: Container[fx.Node], shared: dict[fx.Node, fx.Node] | None) -> fx.Node:
-        if node not in copied:
+    def _copy(self, node: fx.Node, repeated: Container[fx.Node], shared: dict[fx.Node, fx.Node] | None) -> fx.Node:
+        if node not in repeated:
             return node
         if shared is not None and node in shared:
             return shared[node]
-        twins = {operand: self._copy(operand, copied, shared) for operand in self.operands[node]}
+        twins = {operand: self._copy(operand, repeated, shared) for operand in self.operands[node]}
         # Another group may have replaced the node's operands by copies.
         copy = self.graph.node_copy(node, lambda operand: twins[self.original.get(operand, operand)])
         copy.meta = dict(node.meta)
@@ -192,3 +194,64 @@ class _Rewriting:
         if shared is not None:
             shared[node] = copy
         return copy
+
+
+def dry_run(graph: fx.Graph) -> list[InductorKernel]:
+    """Returns the kernels that Inductor would generate for `graph`, in order. Call it from a post-grad pass."""
+    module: Any = graph.owning_module
+    with lowered(fx.GraphModule(module, copied(graph))) as lowering:
+        return _named(scheduled_kernels(lowering), lowering)
+
+
+# A buffer without a node is one result of a call that has several, or a copy of an operand for a call. It was made
+# while the call was lowered, so the call is the last of its origins, and the operand the one before.
+def _named(kernels: list[InductorKernel], lowering: Any) -> list[InductorKernel]:
+    buffers = {name: buffer for name, buffer in lowering.name_to_buffer.items() if _origins(buffer)}
+    last = {name: max(_origins(buffer)).name for name, buffer in buffers.items()}
+    calls = {last.get(name, name) for kernel in kernels if not kernel.generated for name, _ in kernel.writes}
+    names: dict[str, str] = {}
+    for name, buffer in buffers.items():
+        made_of = [node for node in sorted(_origins(buffer)) if node.name not in calls or not is_computed(buffer)]
+        names[name] = made_of[-1].name if made_of else name
+    return [kernel.renamed(names) for kernel in kernels]
+
+
+# For a buffer that a call overwrites, this is the call.
+def _origins(buffer: Any) -> Collection[fx.Node]:
+    operation = buffer.get_defining_op()
+    return () if operation is None else operation.get_origins()
+
+
+def copied(graph: fx.Graph) -> fx.Graph:
+    """Copies a graph: new nodes with the same names and fake values."""
+    copy, twin = fx.Graph(), dict[fx.Node, fx.Node]()
+    for node in graph.nodes:
+        twin[node] = copy.node_copy(node, twin.__getitem__)
+        twin[node].meta = dict(node.meta)
+    return copy
+
+
+def can_dry_run(graph: fx.Graph) -> bool:
+    """Returns whether Inductor can schedule a copy of `graph` alone.
+
+    It can if all sizes are fixed and no operator has a graph of its own. A graph that returns a single value instead of
+    a list is the body of such an operator (a branch of a condition, or a score function of attention), and is refused.
+    """
+    *nodes, end = graph.nodes
+    return isinstance(end.args[0], (tuple, list)) and all(_is_plain(node) for node in nodes)
+
+
+def _is_plain(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    if node.op == "placeholder" and not isinstance(value, torch.Tensor):
+        return False
+    # A node that a pass has inserted has no fake value yet: Inductor adds it after the last pass.
+    if (
+        (node.op == "call_function" and "val" not in node.meta)
+        or node.op == "call_module"
+        or isinstance(node.target, HigherOrderOperator)
+    ):
+        return False
+    # Sizes can be symbolic although those of all inputs are fixed: that of `x[x > 0]` is known only at run time.
+    sizes = [leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in tree_leaves(value)]
+    return not any(isinstance(size, torch.SymInt) for of in sizes for size in of)

@@ -1,9 +1,10 @@
-"""Measures what autograd saves between the forward and the backward pass."""
+"""Measures the memory of a step: what autograd saves between the passes, and the peak."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,6 +12,24 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from remat.pytorch.seam.fakes import owned
+from remat.pytorch.seam.torch_names import allocations
+
+
+def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
+    """Runs `call()` and returns the peak of tensor bytes on `device`, less those that were allocated before.
+
+    On CUDA, this is the figure of torch's caching allocator for this process. On CPUs, it is the running sum of the
+    allocations that torch's CPU allocator reports to the profiler. Neither includes memory that a library keeps for
+    itself, nor rounding to pages.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    return max(accumulate(allocations(call), initial=0))
 
 
 @dataclass(frozen=True)

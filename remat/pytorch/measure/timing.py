@@ -1,20 +1,23 @@
-"""Times a call on a device, with enough repetitions for a stable result."""
+"""Times calls on a device, and the operators of a graph, with enough repetitions for a stable result."""
 
 from __future__ import annotations
 
 import platform
 import statistics
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from remat.errors import InvalidOption
+from remat.errors import CannotRebuild, InvalidOption
+from remat.facts.graph import Graph
 from remat.predict.time.device import require_kind
+from remat.pytorch.read.sample_call import rebuild, result_mismatch
 from remat.pytorch.seam.fakes import real_tensors
+from remat.pytorch.seam.torch_names import fork_rng
 
 # More than the last-level cache (50 MB on an H200): in a real backward pass, a saved value comes from memory.
 _FLUSH_BYTES = {"cpu": 64 * 2**20, "cuda": 256 * 2**20}
@@ -104,3 +107,32 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def time_values(
+    graph: Graph, value_of: Mapping[str, int], device: torch.device, time_call: Callable[[Callable[[], object]], int]
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Runs and times one value of the graph for each key; restores the random number generators.
+
+    Args:
+        value_of: key -> the value to time.
+        time_call: takes a function without arguments, and returns how many nanoseconds a call takes.
+
+    Returns:
+        nanoseconds by key; and for keys that could not be timed, the reason.
+    """
+    times: dict[str, int] = {}
+    failures: dict[str, str] = {}
+    devices: Iterable[torch.device] = [device] if device.type == "cuda" else []
+    with undisturbed(device), fork_rng(devices):
+        for key, value in value_of.items():
+            try:
+                call = rebuild(graph, value, device)
+                wrong = result_mismatch(graph, value, call())
+                if wrong:
+                    raise CannotRebuild(f"it gives {wrong}")
+                times[key] = time_call(call)
+            # An operator may raise any exception. It is reported, and another estimator replaces the time.
+            except Exception as error:
+                failures[key] = (str(error).splitlines() or [type(error).__name__])[0]
+    return times, failures

@@ -15,10 +15,9 @@ from remat.facts.graph import Graph, checked_graph
 from remat.improve.legal_choices import LegalChoices
 from remat.problem.constraints import base_problem
 from remat.pytorch.inductor.to_fx import JointGraph
-from remat.pytorch.read.capture import device_facts, visit_joint_graphs
+from remat.pytorch.read.capture import visit_joint_graphs
 from remat.pytorch.read.extract import extract
 from remat.pytorch.seam.torch_partitioner import torchs_choice
-from remat.pytorch.seam.torch_settings import partitioner_settings
 from remat.pytorch.seam.virtual_gpu import device_of
 
 TENTHS = tuple(tenth / 10 for tenth in range(11))
@@ -39,8 +38,8 @@ def torchs_plans(
     shares = tuple(budgets)
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graph = extract(joint_graph, node_info, num_fwd_outputs, device_facts(joint_graph))
-        chosen = {budget: plan_that_saves(graph, torchs_choice_at(joint_graph, node_info, budget)) for budget in shares}
+        graph = extract(joint_graph, node_info, num_fwd_outputs)
+        chosen = {budget: plan_that_saves(graph, torchs_choice(joint_graph, node_info, budget)) for budget in shares}
         plans.append((graph, chosen))
 
     visit_joint_graphs(read, model, *args, **kwargs)
@@ -68,11 +67,10 @@ def torchs_plans_of(
     where, for_device = device_of(device)
     plans: dict[float, Plan] = {}
 
-    def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
-        del num_fwd_outputs
+    def read(joint_graph: fx.Graph, node_info: Any, _: int) -> list[fx.Node]:
         chosen: list[fx.Node] = []
         for budget in budgets:
-            chosen = torchs_choice_at(joint_graph, node_info, budget)
+            chosen = torchs_choice(joint_graph, node_info, budget)
             plans[budget] = plan_that_saves(graph, chosen)
         return chosen
 
@@ -86,16 +84,6 @@ def legal_plans(graph: Graph, plans: Mapping[float, Plan]) -> dict[float, Plan]:
     problem = base_problem(graph)
     legal = LegalChoices(problem)
     return {budget: legal.saving(Choice.from_plan(problem, plan).saved).plan(problem) for budget, plan in plans.items()}
-
-
-def torchs_choice_at(joint_graph: fx.Graph, node_info: Any, budget: float) -> list[fx.Node]:
-    """Returns PyTorch's saved values of a joint graph at one memory budget, with its default solver and estimator."""
-    with partitioner_settings(
-        activation_memory_budget=budget,
-        activation_memory_budget_solver="dp",
-        activation_memory_budget_runtime_estimator="flops",
-    ):
-        return torchs_choice(joint_graph, node_info)
 
 
 def plan_that_saves(graph: Graph, nodes: list[fx.Node]) -> Plan:

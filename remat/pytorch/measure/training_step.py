@@ -7,27 +7,86 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
+from remat.answer.option_text import label
+from remat.answer.registry import DEFAULT_STEP_MODEL, find_costmodel
+from remat.answer.solver import Solver
 from remat.errors import InvalidOption, UnsupportedTorch
-from remat.pytorch.inductor.traffic_count import InductorKernel, counting_kernels
-from remat.pytorch.measure.peak import peak_bytes
-from remat.pytorch.measure.saved import Saved, saved_activations
-from remat.pytorch.measure.step_strategies import NOTHING_RECOMPUTED, Strategy, usual_strategies
+from remat.problem.costmodel import CostModel
+from remat.pytorch.inductor.scheduled import InductorKernel, counting_kernels
+from remat.pytorch.measure.saved import Saved, peak_bytes, saved_activations
 from remat.pytorch.measure.step_values import Outcome, first_line, outcome, verdicts
+from remat.pytorch.run.compile import compile
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.restore import put_back
-from remat.pytorch.seam.torch_names import tree_leaves
-from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_donated
+from remat.pytorch.seam.reachable import put_back
+from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile, tree_leaves
+from remat.pytorch.seam.torch_partitioner import SplitBy, default_partition, torchs_partition
+from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_donated, partitioner_settings
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Strategy: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Converts a model to a step that is called like the model."""
+
+NOTHING_RECOMPUTED = "autograd's own saves"
+"""The compiled strategy that runs every operator of the forward pass once."""
+
+_OTHER_SETTINGS = {
+    "PyTorch, aggressive_recomputation=True": {"aggressive_recomputation": True},
+    "PyTorch, activation_memory_budget=0.5": {"activation_memory_budget": 0.5},
+}
+
+
+def usual_strategies(
+    cost_models: str | CostModel | Iterable[str | CostModel] = (DEFAULT_STEP_MODEL,),
+    solver: str | Solver | None = None,
+    **torch_compile_kwargs: Any,
+) -> dict[str, Strategy]:
+    """Returns the strategies to compare by name: eager, autograd's own saves, PyTorch in three settings, and ours.
+
+    All but eager are compiled by TorchInductor, so they differ only in what is saved.
+    """
+    listed = [cost_models] if isinstance(cost_models, (str, CostModel)) else list(cost_models)
+    models = [find_costmodel(model) if isinstance(model, str) else model for model in listed]
+    with_partitioner = partial(_compile_with, torch_compile_kwargs)
+    return {
+        "eager": lambda model: model,
+        NOTHING_RECOMPUTED: partial(with_partitioner, SplitBy(default_partition, f"remat: {NOTHING_RECOMPUTED}")),
+        "PyTorch": partial(torch_compile, **torch_compile_kwargs),
+        **{
+            name: partial(with_partitioner, SplitBy(partial(_partition_with, settings), f"remat: {name}"))
+            for name, settings in _OTHER_SETTINGS.items()
+        },
+        **{
+            f"remat: {label(model)}": partial(compile, cost_model=model, solver=solver, **torch_compile_kwargs)
+            for model in models
+        },
+    }
+
+
+def _compile_with(
+    kwargs: dict[str, Any], partitioner: CustomPartitionerFn, model: Callable[..., Any]
+) -> Callable[..., Any]:
+    options = {**kwargs.get("options", {}), "custom_partitioner_fn": partitioner}
+    return torch_compile(model, **{**kwargs, "options": options})
+
+
+# The settings of `torch._functorch.config` apply only while the partitioner runs.
+def _partition_with(
+    settings: Mapping[str, Any], gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    with partitioner_settings(**settings):
+        return torchs_partition(gm, joint_inputs, **kwargs)
+
 
 Loss = Callable[[Any], Tensor]
 """Converts the output of a model to the scalar that is differentiated."""
@@ -40,7 +99,7 @@ class Measured:
     # Inductor's launches, in order; empty without compilation, as in eager.
     kernels: tuple[InductorKernel, ...]
     saved: Saved
-    peak_bytes: int  # above the memory before the step, with gradients: see `remat.pytorch.measure.peak`
+    peak_bytes: int  # above the memory before the step, with gradients: see `remat.pytorch.measure.saved`
     first_s: float  # wall time of the first step, which compiles
     times_s: tuple[float, ...] = ()  # wall times of the later steps, until the device has finished
 

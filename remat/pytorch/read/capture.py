@@ -1,10 +1,11 @@
-"""Captures the joint graph of a model's training step that the compiler would partition."""
+"""Captures the joint graph of a model's training step that the compiler would partition, or reads a traced step."""
 
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from remat.pytorch.read.other_device import arguments_on
 from remat.pytorch.seam.compilations import DYNAMO_SKIPS, name_of, without_log_of_errors
 from remat.pytorch.seam.fakes import in_their_mode
 from remat.pytorch.seam.inductor_lowering import run_uncompiled
-from remat.pytorch.seam.restore import put_back
-from remat.pytorch.seam.torch_names import CustomPartitionerFn, torch_compile
-from remat.pytorch.seam.torch_partitioner import Chooser
-from remat.pytorch.seam.torch_settings import fresh_compilation
+from remat.pytorch.seam.reachable import put_back
+from remat.pytorch.seam.torch_names import torch_compile
+from remat.pytorch.seam.torch_partitioner import SplitBy, partition
+from remat.pytorch.seam.torch_settings import fresh_compilation, partitioner_settings
 
 JointVisitor = Callable[[fx.Graph, Any, int], None]
 """Receives a joint graph, torch's `NodeInfo` and the number of forward outputs, while torch partitions the graph."""
@@ -67,26 +68,17 @@ def capture_all(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = No
     is called.
     """
     graphs: list[Graph] = []
-    meta = {"model": name_of(model_or_fn), "captured": datetime.datetime.now(datetime.UTC).date().isoformat()}
+    meta = {"model": name_of(model_or_fn), "captured": _today()}
 
     def read(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> None:
-        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta | device_facts(joint_graph)))
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
 
     visit_joint_graphs(read, model_or_fn, *args, device=device, **kwargs)
     return graphs
 
 
-def device_facts(joint_graph: fx.Graph) -> dict[str, str]:
-    """Returns the device for `Graph.meta`: "cuda" and the GPU's name, or "cpu" and how many threads torch uses.
-
-    The number of threads is left out if there is one for each processor, unless there is only one.
-    """
-    values = (node.meta.get("val") for node in joint_graph.nodes)
-    kind = next(value.device.type for value in values if isinstance(value, torch.Tensor))
-    if kind == "cuda":
-        return {"device": kind, "gpu": torch.cuda.get_device_name()}
-    threads = torch.get_num_threads()
-    return {"device": kind} | ({} if 1 < threads == os.cpu_count() else {"threads": str(threads)})
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def visit_joint_graphs(
@@ -108,7 +100,7 @@ def visit_joint_graphs(
     def backend(graph_module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         nonlocal traced
         traced += 1
-        return run_uncompiled(graph_module, inputs, _Visit(chooser))
+        return run_uncompiled(graph_module, inputs, SplitBy(partial(split_joint_graph, chooser=chooser)))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return model_or_fn(*args, **kwargs)
@@ -139,14 +131,76 @@ def _why_nothing(name: str, traced: int) -> str:
     )
 
 
-class _Visit(CustomPartitionerFn):
-    def __init__(self, chooser: Chooser) -> None:
-        self.chooser = chooser
+# The first operator of autograd's backward pass from a loss.
+_SEED = torch.ops.aten.ones_like.default
 
-    def __call__(
-        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        return split_joint_graph(gm, joint_inputs, self.chooser, **kwargs)
+_HOW = (
+    "return (loss, *gradients), with the gradients of torch.autograd.grad(loss, parameters), and leave "
+    "torch.ops.aten.ones_like.default out of make_fx's decomposition_table"
+)
 
-    def uuid(self) -> None:
-        return None
+
+def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step", *, as_is: bool = False) -> Graph:
+    """Converts a graph that has the forward pass, the loss and the backward pass.
+
+    Graph-based trainers get such graphs from `make_fx` over a function that calls `torch.autograd.grad`. The gradient
+    of the loss begins with a constant 1 (`ones_like`), which becomes the tangent of the joint graph. The nodes that
+    depend on it are the backward pass. Then the graph is read like a joint graph of `remat.capture`. Nothing runs.
+
+    Args:
+        traced: a graph whose outputs are the loss and the gradients, as tensors; it is not changed.
+        parameters: how many of its first inputs are as long-lived as the model.
+        name: the name of the model, for `Graph.meta`.
+        as_is: whether the graph itself will run, node by node: then equal nodes are not merged, overwritten inputs are
+            not copied, and what nodes say about their recomputation (`node.meta["recompute"]`) is not read.
+
+    Raises:
+        CaptureError: the first output is no loss, or its gradient does not begin with `ones_like`.
+        UnsupportedTorch: the installed torch lacks a function that this uses.
+    """
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(traced.graph, {}))
+    graph.output_node().meta = dict(traced.graph.output_node().meta)
+    for node in graph.nodes if as_is else ():
+        node.meta.pop("recompute", None)
+    _give_tangent(graph)
+    joint = fx.GraphModule(traced, graph)
+    graphs: list[Graph] = []
+    meta = {"model": name, "captured": _today()}
+
+    def chooser(joint_graph: fx.Graph, node_info: Any, num_fwd_outputs: int) -> list[fx.Node]:
+        graphs.append(extract(joint_graph, node_info, num_fwd_outputs, meta))
+        raise _IsRead
+
+    split = partition if as_is else split_joint_graph
+    with suppress(_IsRead), partitioner_settings(cse=False) if as_is else nullcontext():
+        split(joint, (), chooser, num_fwd_outputs=1, static_lifetime_input_indices=list(range(parameters)))
+    return graphs[0]
+
+
+class _IsRead(Exception):
+    """Ends torch's partitioner once the graph is read, because it cannot split the graph of every step."""
+
+
+def seed_of(graph: fx.Graph) -> fx.Node:
+    """Returns the constant 1 with which the gradient of the loss begins; raises `CaptureError` without it."""
+    (outputs,) = graph.output_node().args
+    loss = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
+    seeds = [user for user in loss.users if user.target is _SEED] if isinstance(loss, fx.Node) else []
+    if len(seeds) != 1:
+        raise CaptureError(
+            f"the first output of a step must be its loss, of which gradients are taken once, got {loss!r}, with "
+            f"{len(seeds)} calls of aten.ones_like, where autograd begins: {_HOW}"
+        )
+    return seeds[0]
+
+
+# Replaces the one with which the gradient of the loss begins by a tangent.
+def _give_tangent(graph: fx.Graph) -> None:
+    seed = seed_of(graph)
+    *_, last = graph.find_nodes(op="placeholder")
+    with graph.inserting_after(last):
+        tangent = graph.placeholder("tangents_1")
+    tangent.meta = dict(seed.meta)
+    seed.replace_all_uses_with(tangent)
+    graph.erase_node(seed)

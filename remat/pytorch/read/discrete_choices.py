@@ -25,9 +25,8 @@ import numpy as np
 
 from remat.facts.columns import BoolArray, any_set, mask_of
 from remat.facts.uses import operands_of, propagate_to_operands
-from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import GROUPED, Operators
-from remat.pytorch.read.values import Values
+from remat.pytorch.read.values import Inputs, Values
 
 CHOSEN = "a discrete choice: from recomputed scores, the backward pass might choose otherwise"
 
@@ -53,12 +52,7 @@ _BUILTIN = ("aten.", "prims.", "_c10d_functional")
 
 
 def discrete_choices(ops: Operators, values: Values, inputs: Inputs, forward: BoolArray) -> BoolArray:
-    """Returns a mask (n,) of the values of the forward pass that are discrete choices.
-
-    Args:
-        ops, values, inputs: the nodes of the joint graph, their values, and what they read.
-        forward: (n,) the values of the forward pass.
-    """
+    """Returns a mask (n,) of the values of the forward pass, `forward` (n,), that are discrete choices."""
     n, u, v = len(forward), inputs.producers, inputs.consumers
     packets = [op.name.removeprefix("aten.").removeprefix("prims.").partition(".")[0] for op in ops.different]
     kinds = np.array([_kind(dtype) for dtype in values.dtypes])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -16,15 +17,12 @@ from remat.facts.bans import Bans
 from remat.facts.columns import BoolArray, IntArray, frozen, mask_of
 from remat.facts.graph import Graph, Region
 from remat.facts.lazy_field import Deferred
-from remat.pytorch.read.call_flops import flops_of
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.discrete_choices import CHOSEN, discrete_choices
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
-from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
-from remat.pytorch.read.places import Notes, meta_entries, places_of
-from remat.pytorch.read.sharing import bases
-from remat.pytorch.read.values import Values
+from remat.pytorch.read.places import meta_entries, notes_of, places_of
+from remat.pytorch.read.values import Inputs, Values, bases, flops_of
 
 OVERWRITTEN = "the forward pass overwrites its memory"
 """Why a value can neither be passed to the backward pass nor be recomputed there."""
@@ -39,9 +37,23 @@ def extract(
         joint_graph: forward and backward in one graph, with fake tensors in `meta["val"]`.
         node_info: torch's classification of its nodes.
         num_fwd_outputs: how many of the outputs belong to the forward pass.
-        meta: the origin of the graph; the version of torch is added.
+        meta: the origin of the graph; the version of torch and the device are added.
     """
-    return _Reader(joint_graph, node_info, num_fwd_outputs).graph({"torch": torch.__version__, **(meta or {})})
+    facts = {"torch": torch.__version__, **(meta or {}), **device_facts(joint_graph)}
+    return _Reader(joint_graph, node_info, num_fwd_outputs).graph(facts)
+
+
+def device_facts(joint_graph: fx.Graph) -> dict[str, str]:
+    """Returns the device for `Graph.meta`: "cuda" and the GPU's name, or "cpu" and how many threads torch uses.
+
+    The number of threads is left out if there is one for each processor, unless there is only one.
+    """
+    values = (node.meta.get("val") for node in joint_graph.nodes)
+    kind = next((value.device.type for value in values if isinstance(value, torch.Tensor)), "cpu")
+    if kind == "cuda":
+        return {"device": kind, "gpu": torch.cuda.get_device_name()}
+    threads = torch.get_num_threads()
+    return {"device": kind} | ({} if 1 < threads == os.cpu_count() else {"threads": str(threads)})
 
 
 class _Reader:
@@ -69,7 +81,7 @@ class _Reader:
         # The user may say that a choice is repeated exactly.
         choices = discrete_choices(ops, values, self.inputs, region == int(Region.FORWARD))
         cannot_recompute = cannot_recompute.also(choices & ~marked[CheckpointPolicy.MUST_RECOMPUTE], CHOSEN)
-        notes = Notes.of(self.metas)
+        notes = notes_of(self.metas)
         places = cache(lambda: [*zip(*places_of(notes, producers, consumers), strict=True)])
         symbolic = {nodes[i] for i, dtype in enumerate(values.dtypes) if dtype == "symint"}
         return Graph(
@@ -149,7 +161,8 @@ class _Reader:
         nodes, tangents = self.nodes, self.info.tangents_closure
         n = len(nodes)
         cannot_save = Bans.of(n, values.unsaveable)
-        whys = {i: why for i, op in self.ops.which(_may_be_unrepeatable) if (why := _unrepeatable(nodes[i], op))}
+        doubtful = self.ops.which(lambda op: op.seeded or op.unrepeatable is not None or _draws_from_seed(op))
+        whys = {i: why for i, op in doubtful if (why := _unrepeatable(nodes[i], op))}
         cannot_recompute = Bans.of(n, whys)
         writers = [nodes[i] for i, _ in self.ops.which(lambda op: op.mutates)]
         inputs = overwritten_inputs(self.joint_graph, writers, tangents)
@@ -165,10 +178,6 @@ class _Reader:
             cannot_save.also(overwritten & ~handle, OVERWRITTEN),
             cannot_recompute.also(overwritten, OVERWRITTEN).also(stale, "reads what the forward pass overwrites"),
         )
-
-
-def _may_be_unrepeatable(op: Operator) -> bool:
-    return op.seeded or op.unrepeatable is not None or _draws_from_seed(op)
 
 
 def _unrepeatable(node: fx.Node, op: Operator) -> str | None:

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from remat.pytorch.read.node_inputs import Inputs
 from remat.pytorch.read.operators import Operator, Operators
-from remat.pytorch.read.sharing import bases
+from remat.pytorch.read.values import Inputs, bases
 from remat.pytorch.seam.torch_names import HigherOrderOperator
 from remat.pytorch.seam.torch_partitioner import Chooser, partition
 

@@ -112,15 +112,16 @@ def _two_steps(make: MakeOptimizer, stand_ins: Sequence[nn.Parameter], *, gpu: b
 
 
 def optimizer_from(optimizer: object) -> MakeOptimizer | None:
-    """Returns a function that makes an optimizer: the argument, or that of a name with options; None for "none"."""
+    """Returns a function that makes an optimizer: the argument, or that of a name with options; None for "none".
+
+    Args:
+        optimizer: such a function, None, or a name of `torch.optim` with options: "AdamW", "sgd:momentum=0.9".
+    """
     if not isinstance(optimizer, str):
         return cast(MakeOptimizer | None, optimizer)
-    return None if optimizer == "none" else optimizer_named(optimizer)
-
-
-def optimizer_named(text: str) -> MakeOptimizer:
-    """Returns the function that makes an optimizer of torch, by name and options: "AdamW", "sgd:momentum=0.9"."""
-    name, options = split_options(text)
+    if optimizer == "none":
+        return None
+    name, options = split_options(optimizer)
     classes = {key.lower(): one for key, one in vars(torch.optim).items() if _is_optimizer(one)}
     if name.lower() not in classes:
         raise InvalidOption(f"torch.optim has no optimizer {name!r}{near_of(name.lower(), classes)}")

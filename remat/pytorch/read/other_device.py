@@ -11,10 +11,10 @@ import torch
 from remat.errors import CaptureError, RematError
 from remat.pytorch.seam.autograd_walk import grad, no_hook
 from remat.pytorch.seam.compilations import name_of
-from remat.pytorch.seam.fake_device import Call, on_fake_device
 from remat.pytorch.seam.fakes import mode_of, owned
 from remat.pytorch.seam.fused_attention import attention_of
 from remat.pytorch.seam.gpu_sheets import GpuSheet
+from remat.pytorch.seam.reachable import Call, on_fake_device
 from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import DataDependentOutputException, DynamicOutputShapeException
 from remat.pytorch.seam.virtual_gpu import device_of

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from torch import fx
 
 from remat.facts.columns import IntArray
-from remat.pytorch.read.node_inputs import Inputs
+from remat.pytorch.read.values import Inputs
 
 _Stack: TypeAlias = Mapping[str, tuple[str, Any]]
 Place: TypeAlias = tuple[str, str]
@@ -39,24 +38,20 @@ _UNNAMED = re.compile(r"\.(?:__self__|_orig_mod|_checkpoint_wrapped_module|_fsdp
 _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 
 
-@dataclass(frozen=True)
-class Notes:
-    """Holds torch's notes about each node, without references to the nodes."""
+Notes: TypeAlias = tuple[list[_Stack | None], Sequence[str | None]]
+"""For each node the modules around it, or around the operator that it is the gradient of, the outermost first; and the
+stack of Python. None where torch did not note them."""
 
-    stacks: Sequence[_Stack | None]  # the modules around an operator of Dynamo's, the outermost first; or None
-    # for nodes of autograd, the modules around the operator of the forward pass; or None.
-    forward_stacks: Sequence[_Stack | None]
-    traces: Sequence[str | None]  # the stack of Python, or None
 
-    @classmethod
-    def of(cls, metas: Sequence[dict[str, Any]]) -> Notes:
-        own, forward, traces, noted = (
-            meta_entries(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "custom")
-        )
-        if any(noted):
-            paths = [note.get("module_fqn") if note else None for note in noted]
-            own = [{path: (path, None)} if path else stack for path, stack in zip(paths, own, strict=True)]
-        return cls(own, forward, traces)
+def notes_of(metas: Sequence[dict[str, Any]]) -> Notes:
+    """Returns torch's notes about each node, without references to the nodes."""
+    own, forward, traces, noted = (
+        meta_entries(metas, key) for key in ("nn_module_stack", "fwd_nn_module_stack", "stack_trace", "custom")
+    )
+    if any(noted):
+        paths = [note.get("module_fqn") if note else None for note in noted]
+        own = [{path: (path, None)} if path else stack for path, stack in zip(paths, own, strict=True)]
+    return [one or other for one, other in zip(own, forward, strict=True)], traces
 
 
 def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
@@ -65,13 +60,12 @@ def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
-    stacks = [own or forward for own, forward in zip(notes.stacks, notes.forward_stacks, strict=True)]
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
     places: list[Place | None] = [
         (read_path([*stack.values()][-1][0]) if stack else "", read_line(trace or ""))
         if stack or trace is not None
         else None
-        for stack, trace in zip(stacks, notes.traces, strict=True)
+        for stack, trace in zip(*notes, strict=True)
     ]
     readers: dict[int, list[int]] = {v: [] for v, place in enumerate(places) if place is None}
     for u, v in sorted(zip(producers.tolist(), consumers.tolist(), strict=True)):
@@ -86,7 +80,7 @@ def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Pl
 def places_in(nodes: Sequence[fx.Node]) -> list[Place]:
     """Returns the place of each node of a graph; the nodes must be in order."""
     inputs = Inputs.of(nodes)
-    return places_of(Notes.of([node.meta for node in nodes]), inputs.producers, inputs.consumers)
+    return places_of(notes_of([node.meta for node in nodes]), inputs.producers, inputs.consumers)
 
 
 def module_path(path: str) -> str:

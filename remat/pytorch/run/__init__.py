@@ -1,7 +1,7 @@
 """Makes a compiled training step that follows a plan.
 
 Torch calls `partitioner` with each joint graph. It finds a plan, or takes one that was made before (`replay`), checks
-the plan, and splits the graph in two. `compile` is `torch.compile` with that partitioner. `plan_request` and `sizes`
+the plan, and splits the graph in two. `compile` is `torch.compile` with that partitioner. `calls` and `sizes`
 describe for which sizes and which budget a graph is planned.
 
 If several graphs share a budget, `live_calls` counts which of their calls are alive at the same time, `shared_budget`

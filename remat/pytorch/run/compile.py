@@ -118,7 +118,8 @@ def compile(
     if partitioner.plans and not any(has_symbols(one.graph) for one in partitioner.plans):
         torch_compile_kwargs.setdefault("dynamic", False)
     if shared is None and not partitioner.plans and partitioner.cost_model.limits_memory:
-        shared = SharedBudget.of_one(partitioner.cost_model)
+        shared = SharedBudget(partitioner.cost_model)
+        shared.is_alone = True
     if shared is not None:
         check_device(shared.cost_model, is_alone=shared.is_alone)
         options = _inductor_options(torch_compile_kwargs.pop("mode", None), torch_compile_kwargs.pop("options", None))

@@ -67,7 +67,7 @@ def warn_if_skipped(
 
 
 def _eager_part(outputs: list[Tensor], model: Callable[..., Any], ends: set[Any], *, compiles: bool) -> str:
-    if compiled_node(outputs) is None and not compiles:
+    if compiled_node([tensor.grad_fn for tensor in outputs]) is None and not compiles:
         return f"{name_of(model)} runs eagerly, without a plan: Dynamo compiled nothing of it"
     module = getattr(model, "__self__", model)
     parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
@@ -92,8 +92,9 @@ def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], 
     for node, below_eager in stack:
         if node in ends:
             continue
-        if not is_compiled(node) and (function := function_that_saves(node)) and _is_above_compiled(node, ends):
-            functions.append(function)
+        if not is_compiled(node) and (function := function_that_saves(node)):
+            # Otherwise it may have run before the call of the model.
+            functions += [function] if compiled_node([node], ends) is not None else []
         if node.name().endswith("AccumulateGrad"):
             leaves += [node.variable] if below_eager else []
             continue
@@ -102,18 +103,6 @@ def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], 
         stack += following - visited
         visited |= following
     return leaves, functions
-
-
-# Whether a node of autograd reads what a compiled graph made. If not, it may have run before the call of the model.
-def _is_above_compiled(node: Any, ends: set[Any]) -> bool:
-    stack, visited = [node], {node}
-    for one in stack:
-        if is_compiled(one):
-            return True
-        sources = {source for source, _ in one.next_functions if source is not None} - ends - visited
-        stack += sources
-        visited |= sources
-    return False
 
 
 # Whether a node only takes a view or casts, as of a parameter before it is read.

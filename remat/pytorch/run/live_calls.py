@@ -172,5 +172,4 @@ def maximal_sets(sets: Collection[CallCounts]) -> list[CallCounts]:
 
 def is_subset(small: CallCounts, large: CallCounts) -> bool:
     """Returns whether a set of calls is contained in another set, or equal."""
-    counts = dict(large)
-    return all(counts.get(key, 0) >= times for key, times in small)
+    return Counter(dict(small)) <= Counter(dict(large))

@@ -29,9 +29,9 @@ from remat.improve.choose import choose
 from remat.improve.one_liners import layers_of
 from remat.problem.costmodel import CostModel
 from remat.proof.validate import legal_choice
+from remat.pytorch.read.capture import read_step, seed_of
 from remat.pytorch.read.extract import OVERWRITTEN
 from remat.pytorch.read.operators import Operator
-from remat.pytorch.read.traced_step import read_step, seed_of
 from remat.pytorch.seam.kernel_order import meta_of_order
 from remat.pytorch.seam.torch_names import updates_statistics, written_arguments
 

@@ -28,20 +28,17 @@ from remat.improve.progress import ending_within
 from remat.problem.constraints import base_problem
 from remat.problem.costmodel import CostModel
 from remat.proof.certify import check_plan
-from remat.pytorch.read.capture import device_facts
 from remat.pytorch.read.extract import extract
 from remat.pytorch.read.mutated_inputs import keep_old_values, split_joint_graph
 from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.cached_plans import store_plans
-from remat.pytorch.run.calls import current_compilation
+from remat.pytorch.run.calls import PlanRequest, current_compilation
 from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_log import Log
-from remat.pytorch.run.plan_request import PlanRequest
-from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph
-from remat.pytorch.run.remarks import remarks_on
+from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph, remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.seam.compilations import own_errors
 from remat.pytorch.seam.kernel_order import meta_of_order
@@ -173,7 +170,6 @@ class Partitioner(CustomPartitionerFn):
         forward, backward = split_joint_graph(gm, joint_inputs, saved_nodes, **kwargs)
         for mine in planned:  # none, where torch found nothing to save
             check_nothing_runs_twice(mine.graph, forward, backward)
-        for mine in planned:
             add_copies(
                 mine.graph, mine.plan, forward, backward, kwargs["num_fwd_outputs"], copy_stream=self.copy_stream
             )
@@ -186,26 +182,23 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[PlanRequest, Graph, ChosenPlan]:
         """Chooses a plan, or takes that of another rank."""
         try:
-            request = PlanRequest(
-                self._cost_model(),
-                self.solver,
-                joint_graph,
-                current_compilation(),
-                is_region=is_region,
-                copy_stream=self.copy_stream,
-            )
+            cost_model, copy_stream = self._cost_model(), self.copy_stream
+            request = PlanRequest(cost_model, self.solver, joint_graph, is_region=is_region, copy_stream=copy_stream)
             graph, mine = self._planned(request, node_info, num_fwd_outputs)
         except Exception as error:
             ranks.agreed_plan(error, None)  # the other ranks wait for this rank
             raise
-        plan = self._plan(graph, mine if isinstance(mine, Exception) else mine.plan)
+        plan = ranks.agreed_plan(mine if isinstance(mine, Exception) else mine.plan, graph)
+        if isinstance(plan, Exception):
+            raise plan
+        if isinstance(mine, Exception) or plan is not mine.plan:  # it must be legal for the graph of this rank, too
+            check_plan(base_problem(graph, offload=True), plan)
+            mine = ChosenPlan(plan, "another rank")
         if plan.offloaded and is_region:
             raise InvalidPlan(
                 f"the plan offloads {plan.offloaded[0]!r} in the body of a nested_compile_region, where "
                 f"nothing can be offloaded: take a plan that offloads nothing there"
             )
-        if isinstance(mine, Exception) or plan is not mine.plan:
-            mine = ChosenPlan(plan, "another rank")
         return request, graph, mine
 
     def _remarks(self, request: PlanRequest, graph: Graph, chosen: ChosenPlan) -> tuple[str, ...]:
@@ -239,8 +232,7 @@ class Partitioner(CustomPartitionerFn):
     ) -> tuple[Graph, ChosenPlan | Exception]:
         while True:
             with request.sizes():
-                meta = device_facts(request.joint_graph) | meta_of_order()
-                graph = extract(request.joint_graph, node_info, num_fwd_outputs, meta)
+                graph = extract(request.joint_graph, node_info, num_fwd_outputs, meta_of_order())
             if self.recompute_parameter_copies:
                 graph = recompute_parameter_copies(graph)
             self.log.begin(graph)
@@ -254,15 +246,6 @@ class Partitioner(CustomPartitionerFn):
                     continue
                 return graph, error
             return graph, chosen
-
-    # Every rank uses the same plan, and checks it.
-    def _plan(self, graph: Graph, mine: Plan | Exception) -> Plan:
-        plan = ranks.agreed_plan(mine, graph)
-        if isinstance(plan, Exception):
-            raise plan
-        if plan is not mine:  # the plan must be legal for the graph of this rank, too
-            check_plan(base_problem(graph, offload=True), plan)
-        return plan
 
     def uuid(self) -> str:
         """Returns a key for torch's cache that depends on everything that can change a plan: see `cache_key`.

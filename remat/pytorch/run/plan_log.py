@@ -41,14 +41,14 @@ class Log:
     _numbers = itertools.count()
 
     def __init__(self, capacity: int | None = None) -> None:
-        self._planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
-        self._notes = deque[str](maxlen=capacity)
-        self._capacity, self._number = capacity, next(self._numbers)
+        self.planned: OrderedDict[tuple[int, str], PlannedGraph] = OrderedDict()
+        self.notes = deque[str](maxlen=capacity)
+        self.capacity, self._number = capacity, next(self._numbers)
         self._judged: Mapping[str, ChosenPlan] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Makes copies empty, so that the keys of torch's caches do not depend on the plans."""
-        return Log, (self._capacity,)
+        return Log, (self.capacity,)
 
     @staticmethod
     def begin(graph: Graph) -> None:
@@ -57,18 +57,17 @@ class Log:
 
     def add(self, planned: PlannedGraph) -> None:
         """Records the plan of a graph, here and for `remat.last_report()`, and logs it."""
-        key = self._number, ranks.key_of_graph(planned.graph)
-        for log in (self, _recent):
-            log.keep(key, planned)
+        self._keep((self._number, ranks.key_of_graph(planned.graph)), planned)
         if _LOGGER.isEnabledFor(logging.INFO):
             _LOGGER.info("%s", planned)
 
-    def keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
-        """Records a plan in place of an earlier one with the same key, and forgets the oldest if there are too many."""
-        self._planned[key] = planned
-        self._planned.move_to_end(key)
-        if self._capacity is not None and len(self._planned) > self._capacity:
-            self._planned.popitem(last=False)
+    # In place of an earlier plan with the same key.
+    def _keep(self, key: tuple[int, str], planned: PlannedGraph) -> None:
+        for log in (self, _recent):
+            log.planned[key] = planned
+            log.planned.move_to_end(key)
+            if log.capacity is not None and len(log.planned) > log.capacity:
+                log.planned.popitem(last=False)
 
     def judge(self, plans: Mapping[str, ChosenPlan], with_check: Callable[[Graph, ChosenPlan], ChosenPlan]) -> None:
         """Replaces what is said of a graph alone by what is said of all graphs together, if its plan stays the same.
@@ -78,22 +77,17 @@ class Log:
         if plans is self._judged:
             return
         self._judged = plans
-        for (number, key), planned in list(self._planned.items()):
+        for (number, key), planned in list(self.planned.items()):
             chosen = plans.get(key)
             if chosen and chosen.together != planned.chosen.together and chosen.plan == planned.plan:
                 judged = replace(planned, chosen=with_check(planned.graph, chosen), remarks=())
-                for log in (self, _recent):
-                    log.keep((number, key), judged)
+                self._keep((number, key), judged)
 
     def note(self, text: str) -> None:
         """Records, in the same logs as `add`, why a graph runs without a plan of ours."""
         for log in (self, _recent):
-            log.keep_note(text)
+            log.notes.append(text)
         _LOGGER.info("%s", text)
-
-    def keep_note(self, text: str) -> None:
-        """Records a note, and forgets the oldest if there are too many."""
-        self._notes.append(text)
 
     def report(self, held_memory: Callable[[], HeldMemory] | None = None) -> Report:
         """Reports what was recorded so far.
@@ -101,7 +95,7 @@ class Log:
         Args:
             held_memory: returns what all calls saved at the same time.
         """
-        planned, notes = list(self._planned.items()), tuple(self._notes)
+        planned, notes = list(self.planned.items()), tuple(self.notes)
         graphs = tuple(one for _, one in planned)
         if held_memory is None:
             return Report(graphs, notes=notes)
@@ -127,11 +121,7 @@ def with_report(
 ) -> CompiledStep:
     """Adds the method `report` to a compiled model, unless the model has a `report` already.
 
-    Args:
-        step: the compiled model, which is changed in place, unless it is a function that torch has not compiled.
-        model: the module or function.
-        log: has the plans of its graphs.
-        held_memory: as in `Log.report`.
+    The compiled model is changed in place, unless it is a function that torch has not compiled.
     """
     if step is model and not isinstance(step, nn.Module):  # torch's switch for "do not compile" is set
         step = functools.wraps(step)(functools.partial(step))

@@ -1,8 +1,10 @@
-"""Holds a joint graph with its plan, and computes what a report says about it."""
+"""Holds a joint graph with its plan, and computes what a report says about it, with remarks for the user."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -11,12 +13,15 @@ from remat.answer.plan import Plan
 from remat.answer.plan_facts import PlanFacts, no_recompute_saved_bytes
 from remat.answer.solution import Solution
 from remat.facts.graph import Graph
-from remat.improve.byte_budgets import default_plan
+from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.improve.one_liners import every_layer_checkpointed
 from remat.improve.step_predictor import predictor_on
 from remat.predict.buffers import records_calls
 from remat.predict.device_timeline import timeline
+from remat.predict.in_flight import peak_in_flight
+from remat.problem.costmodel import CostModel
 from remat.pytorch.run.sizes import counted_storages
+from remat.pytorch.seam.torch_settings import unpredicted_settings
 from remat.words import human_bytes
 
 NO_OWN_BUDGET = ("all graphs together", "price of memory", "least saved", "another rank")
@@ -62,7 +67,7 @@ class PlannedGraph:
     seconds: float  # how long it took to read the graph, and to choose and check the plan, perhaps in an earlier run
     from_cache: bool = False  # whether the plan is that of an earlier run, from torch's cache on disk
     copy_stream: bool = False
-    remarks: tuple[str, ...] = ()  # see `remat.pytorch.run.remarks`
+    remarks: tuple[str, ...] = ()  # see `remarks_on`
     # names of inputs that earlier graphs of the run computed, as far as this is known when the graph is compiled.
     activation_inputs: tuple[str, ...] = ()
     limits_memory: bool = False  # whether the cost model has a budget
@@ -131,3 +136,49 @@ class PlannedGraph:
             f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}{hosted}, recomputes "
             f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {when})"
         )
+
+
+_WHY = {
+    "saved": "every plan saves at least this, because some values must not be computed twice",
+    "peak": "no plan with a lower peak was found: outputs, gradients and the running kernel's tensors stay in memory",
+}
+_CHECKPOINTED = (
+    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, applies to "
+    "the checkpointed model. For a budget of the whole model, switch that off: gradient_checkpointing=False, or "
+    "model.gradient_checkpointing_disable()"
+)
+
+
+def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:
+    """Returns remarks, by subject, about a plan for a graph that shares its budget with no other graph."""
+    told: dict[str, str] = {}
+    if not cost_model.limits_memory:
+        return told
+    for share in [limit for limit in cost_model.saved_limits if isinstance(limit, Fraction)]:
+        got_bytes = cost_model.pose_without_peak(graph).budget_bytes or 0
+        told |= _missed_share("saved", share, got_bytes, default_saved_bytes(graph))
+    for share in [limit for limit in cost_model.peak_limits if isinstance(limit, Fraction)]:
+        if (default := default_plan(graph)) is not None:
+            lines, calls = (timeline(graph, plan), timeline(graph, default)), cost_model.calls_in_flight
+            told |= _missed_share("peak", share, *(peak_in_flight(graph, line, calls) for line in lines))
+    if names := unpredicted_settings():
+        told["settings"] = (
+            f"torch._inductor.config.{', '.join(names)}: not the default, which predicted peaks and step times assume. "
+            f"A checked peak comes from Inductor's code, with the settings"
+        )
+    if (graph.must_recompute | graph.prefer_recompute).any():
+        told["checkpointed"] = _CHECKPOINTED
+    return told
+
+
+def _missed_share(of: str, share: Fraction, got_bytes: int, all_bytes: int) -> dict[str, str]:
+    asked_bytes = math.floor(share * all_bytes)
+    if got_bytes <= asked_bytes:
+        return {}
+    got = f"{human_bytes(got_bytes)}, {got_bytes / max(all_bytes, 1):.0%}"
+    what, takes = {
+        "saved": ("what PyTorch's default plan saves", "takes"),
+        "peak": ("the predicted peak of PyTorch's default plan", "is predicted to take"),
+    }[of]
+    asked = f"{float(share):.0%} of {what} ({human_bytes(asked_bytes)})"
+    return {of: f"{asked} was asked for, but a graph of the model {takes} {got}: {_WHY[of]}"}

@@ -35,11 +35,10 @@ from remat.problem.costmodel import CostModel
 from remat.problem.features import ONE_BUDGET, check_features, features_of
 from remat.problem.multipliers import Multipliers
 from remat.pytorch.run import ranks
-from remat.pytorch.run.compiled_graph import CompiledGraph
 from remat.pytorch.run.live_calls import CallCounts, LiveCalls, Overlap, is_subset, maximal_sets
 from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.run.report import HeldMemory
-from remat.pytorch.run.shared_storages import Boundary
+from remat.pytorch.run.shared_storages import Boundary, CompiledGraph
 from remat.pytorch.seam.compilations import frees_gradients
 from remat.words import human_bytes
 
@@ -76,7 +75,8 @@ class SharedBudget:
         model = find_costmodel(cost_model)
         if not model.limits_memory:
             raise InvalidOption(f"SharedBudget needs a cost model with a budget, such as MemoryBudget, got {model!r}")
-        self.cost_model, self.is_alone = model, False
+        self.cost_model = model
+        self.is_alone = False  # whether it is the budget of one model, which no other model shares
         self.generation = 0
         self.largest: dict[int, dict[str, int]] = {}
         self._graphs: dict[str, CompiledGraph] = {}
@@ -89,13 +89,6 @@ class SharedBudget:
         self._waited = 0
         self._has_warned = self._has_warned_about_peak = False
         self._is_first_step = True
-
-    @classmethod
-    def of_one(cls, cost_model: CostModel) -> SharedBudget:
-        """Makes the budget of one model, which no other model shares."""
-        budget = cls(cost_model)
-        budget.is_alone = True
-        return budget
 
     @property
     def limit_bytes(self) -> int | None:
@@ -374,21 +367,19 @@ class SharedBudget:
         overlaps = self._calls.overlaps()
         held = {together: self._held_bytes(together, overlap) for together, overlap in overlaps.items()}
         if not held:
-            return HeldMemory(0, 0, self._saved_limit_bytes, {})
+            return HeldMemory(0, 0, None if self.cost_model.limits_peak else self.limit_bytes, {})
         together = max(held, key=held.__getitem__)
         by_default = {key: self._graphs[key].by_default for key, _ in together}
         default_bytes = self._held_bytes(together, overlaps[together], by_default)
         return HeldMemory(held[together], default_bytes, self._limit_of(together, default_bytes), dict(together))
 
-    @property
-    def _saved_limit_bytes(self) -> int | None:
-        return None if self.cost_model.limits_peak else self.limit_bytes
-
     # The budget of calls that were alive at the same time. The shares of graphs that save the same storages add up to
     # more than a share of what all of them save.
     def _limit_of(self, together: CallCounts, default_bytes: int) -> int | None:
-        if self.cost_model.limits_peak or self.limit_bytes is not None:
-            return self._saved_limit_bytes
+        if self.cost_model.limits_peak:
+            return None
+        if self.limit_bytes is not None:
+            return self.limit_bytes
         parts = [replace(self._graphs[key].part, times=times) for key, times in together]
         counted_once = sum(self._graphs[key].by_default.saved_bytes * times for key, times in together) == default_bytes
         return budget_of(parts, self.cost_model) if counted_once else None

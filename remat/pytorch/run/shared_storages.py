@@ -1,15 +1,21 @@
-"""Finds the storages that several calls of compiled graphs use, so that each storage is counted once."""
+"""Describes compiled graphs, and finds the storages that several of their calls use: each storage is counted once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from remat.answer.choice import Choice
+from remat.answer.plan import Plan
 from remat.facts.graph import Graph
+from remat.improve.byte_budgets import default_choice
+from remat.improve.subproblem import Subproblem
+from remat.pytorch.run.sizes import counted_storages
 from remat.pytorch.seam.torch_names import storage_number
 
 Shared: TypeAlias = tuple[tuple[int, tuple[tuple[int, str], ...]], ...]
@@ -77,9 +83,7 @@ class SharedStorages:
     def liveness(self, call: int, *, alone: bool) -> dict[str, bool]:
         """Returns whether each activation that a call read or returned is still alive, by its name in the call's graph.
 
-        Args:
-            call: the number of the call.
-            alone: whether to leave out activations that other calls read or returned, too.
+        With `alone`, activations that other calls read or returned, too, are left out.
         """
         uses = ((storage, of, name) for storage, (_, of) in [*self._uses.items()] for one, name in of if one == call)
         return {name: not storage.expired() for storage, of, name in uses if len(of) == 1 or not alone}
@@ -99,7 +103,6 @@ def activations_of(
     """Finds the activations of the run that a call reads and returns, by their names in its graph.
 
     Args:
-        boundary: the inputs and results of the graph.
         activation_inputs: names of the inputs that are known as activations when the graph is compiled.
         from_other_graphs: the storages of further inputs that other graphs computed.
         args, results: those of the call.
@@ -114,3 +117,33 @@ def activations_of(
         return isinstance(tensor, Tensor)
 
     return {name: tensor for name, tensor in (taken | made).items() if is_activation(name, tensor)}
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledGraph:
+    """Holds a compiled graph with its plan, and what it shares with other graphs."""
+
+    key: str  # equal for equal graphs of equal sizes
+    part: Subproblem
+    plan: Plan
+    activation_inputs: frozenset[str]  # names of the inputs that earlier graphs computed, and that need gradients
+    boundary: Boundary
+    is_careful: bool  # whether it saves as little as possible until it is known which other calls are alive
+    may_take_all: bool  # whether it may use the whole budget, as far as is known
+
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Returns the bytes that the plan saves, with saved inputs that other graphs computed."""
+        return Choice.from_plan(self.part.problem, self.plan).saved_bytes(self.part.problem)
+
+    @cached_property
+    def saved(self) -> frozenset[str]:
+        """Returns the names of the storages that the plan saves, with such inputs."""
+        graph = self.part.graph
+        return frozenset(graph.names[v] for v in counted_storages(graph, self.plan, self.boundary.inputs.values()))
+
+    @cached_property
+    def by_default(self) -> CompiledGraph:
+        """Returns the graph as if it had PyTorch's default plan, or itself if there is none."""
+        choice = default_choice(self.part.graph, self.part.problem)
+        return self if choice is None else replace(self, plan=choice.plan(self.part.problem))

@@ -3,11 +3,11 @@
 `internals` has the table of the private names that are used, and checks it; `torch_names` re-exports types and
 functions that other packages need. What torch does itself stays torch's: `torch_partitioner` replaces only its choice
 of saved values, `inductor_lowering` reads its kernels instead of its code, and `thread_patch` hides patches from other
-threads. `fakes` and `restore` run a model without memory and without side effects.
+threads. `fakes` and `reachable` run a model without memory and without side effects.
 
-`virtual_gpu` compiles for a GPU that is missing: `gpu_sheets` has its properties, `device_guard` and `autograd_walk`
-replace what libtorch would ask a driver, `fused_attention` replaces libtorch's choice of an attention kernel, and
-`fake_device` moves a model to that GPU.
+`virtual_gpu` compiles for a GPU that is missing: `gpu_sheets` has its properties, `driver_answers` and
+`autograd_walk` replace what torch would ask a driver, `fused_attention` replaces libtorch's choice of an attention
+kernel, and `reachable` moves a model to that GPU.
 
 This package imports torch, `remat.errors`, `remat.words` and `Marked`. Others import from its modules: `from
 remat.pytorch.seam.torch_partitioner import partition`. Begin reading in `internals` and `thread_patch`.

@@ -51,9 +51,8 @@ def grad(
     return tuple(gradients)
 
 
-def no_hook(tensor: Tensor, hook: Any) -> None:
+def no_hook(*_: object) -> None:
     """Replaces `Tensor.register_hook` by an error: the engine would run the hook, this traversal cannot."""
-    del tensor, hook
     raise CaptureError(f"a hook on the gradient of a tensor within a model {_UNTRACED}")
 
 

@@ -1,4 +1,4 @@
-"""Queries Dynamo about its compilations: their number, and the cause of a failure."""
+"""Queries Dynamo about its compilations, and stores a note with compiled graphs in torch's cache on disk."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import autograd, fx
 
 from remat.errors import RematError
 from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.thread_patch import callers_of
 
 DYNAMO_SKIPS = (
     "functions with a graph break inside a loop, and nn.LSTM unless torch._dynamo.config.allow_rnn is True; "
@@ -109,12 +110,8 @@ def in_backward() -> bool:
 
 def in_pipeline_stage() -> bool:
     """Returns whether the current code runs in a call by a stage of `torch.distributed.pipelining`."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "torch.distributed.pipelining.stage":
-            return True
-        frame = frame.f_back
-    return False
+    names = (frame.f_globals.get("__name__") for frame in callers_of(inspect.currentframe()))
+    return "torch.distributed.pipelining.stage" in names
 
 
 def frees_gradients() -> bool:
@@ -143,3 +140,20 @@ def _saved(node: Any) -> Any:
         return internals("torch._C")._FunctionBase._raw_saved_tensors.__get__(node)
     except RuntimeError:
         return None
+
+
+# AOTAutograd's cache keeps the backward graph from before Inductor compiled it, with its attributes. A compiled graph
+# from the cache refers to its cache entry.
+_ATTRIBUTE = "_remat_note"
+
+
+def keep_note(backward: fx.GraphModule, note: bytes) -> None:
+    """Stores a note with a backward graph in torch's cache."""
+    setattr(backward, _ATTRIBUTE, note)
+
+
+def found_note(compiled: Callable[..., Any]) -> bytes | None:
+    """Returns the note of a result of `compile_fx`, if it came from torch's cache; otherwise None."""
+    entry = serialize() if (serialize := getattr(compiled, "serialize", None)) else None
+    backward = getattr(entry, "serialized_bw_module", None)  # none where no gradients are needed
+    return None if backward is None else backward.args[0].get(_ATTRIBUTE)

@@ -35,11 +35,11 @@ def torch_cuda(sheet: GpuSheet) -> Generator[None]:
     }
     with ExitStack() as stack:
         for name, value in answers.items():
-            stack.enter_context(thread_local_patch(torch.cuda, name, _always(value), constant=True))
+            stack.enter_context(thread_local_patch(torch.cuda, name, always(value), constant=True))
         stack.enter_context(
             thread_local_patch(torch.cuda, "get_rng_state", lambda *_, **__: torch.zeros(16, dtype=torch.uint8))
         )
-        stack.enter_context(thread_local_patch(torch.cuda, "set_rng_state", _always(None)))
+        stack.enter_context(thread_local_patch(torch.cuda, "set_rng_state", always(None)))
         # For a model with `torch.cuda.device(...)`, Dynamo calls the functions under names of its own since torch 2.13.
         variable = internals("torch._dynamo.variables.ctx_manager").CUDADeviceVariable
         for name in ("_exchange", "_maybe_exchange"):
@@ -57,7 +57,9 @@ class _Generator(torch.Generator):
         return self
 
 
-def _always(value: object) -> Callable[..., Any]:
+def always(value: object) -> Callable[..., Any]:
+    """Makes a function that returns the same value whatever its arguments are."""
+
     def answer(*args: object, **kwargs: object) -> object:
         del args, kwargs
         return value
@@ -80,10 +82,9 @@ def device_table(sheet: GpuSheet) -> Generator[None]:
         "is_bf16_supported": sheet.major >= 8,
         "get_compute_capability": sheet.capability,
     }
-    methods = {name: staticmethod(_always(value)) for name, value in answers.items()}
-    worker = type(
-        "Worker", (), {name: methods[name] for name in ("set_device", "current_device", "get_device_properties")}
-    )
+    methods = {name: staticmethod(always(value)) for name, value in answers.items()}
+    of_worker = ("set_device", "current_device", "get_device_properties")
+    worker = type("Worker", (), {name: methods[name] for name in of_worker})
     virtual = type("VirtualCuda", (interfaces.CudaInterface,), {**methods, "Worker": worker})
     with patch.dict(interfaces.device_interfaces):
         for name in ("cuda", "cuda:0"):
@@ -105,20 +106,17 @@ def triton_driver(sheet: GpuSheet) -> Generator[None]:
     answers: dict[str, object] = {
         "get_current_target": target("cuda", sheet.capability, sheet.warp_size),
         "get_active_torch_device": torch.device("cuda", 0),
-        "get_benchmarker": _always([0.0] * 3),
+        "get_benchmarker": always([0.0] * 3),
         "get_current_device": 0,
         "set_current_device": None,
         "get_current_stream": 0,
         "get_device_capability": (sheet.major, sheet.minor),
         "map_python_to_cpp_type": "",  # of a launcher
     }
-    members = {name: _always(value) for name, value in answers.items()}
-    utils = SimpleNamespace(get_device_properties=_always(limits))
-    virtual = type(
-        "VirtualDriver",
-        (base,),
-        {**members, "is_active": classmethod(_always(True)), "utils": utils, "launcher_cls": None},
-    )
+    members: dict[str, Any] = {name: always(value) for name, value in answers.items()}
+    utils = SimpleNamespace(get_device_properties=always(limits))
+    members |= {"is_active": classmethod(always(True)), "utils": utils, "launcher_cls": None}
+    virtual = type("VirtualDriver", (base,), members)
     nvidia = dataclasses.replace(backends["nvidia"], driver=virtual)
     with patch.dict(backends, nvidia=nvidia), patch.object(driver, "_active", virtual()):
         yield

@@ -9,9 +9,8 @@ GPUs of compute capability 8.0 and 9.0; comments name the checks. On 9.0, torch 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +41,22 @@ def attention_of(sheet: GpuSheet) -> Generator[None]:
         enable_gqa: bool = False,
     ) -> Tensor:
         chosen = choice(sheet, query, key, value, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
-        return _CALLS[chosen](query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = _as_numbers(attn_mask, query)
+        if chosen == "flash":
+            return _flash(query, key, value, dropout_p, is_causal, scale)
+        if chosen == "math":
+            math = torch.ops.aten._scaled_dot_product_attention_math
+            return math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+        # If so, the operator also returns the logarithm of each row's sum (`should_compute_logsumexp`).
+        backward_follows = torch.is_grad_enabled() and any(one.requires_grad for one in (query, key, value))
+        if chosen == "cudnn":
+            cudnn = torch.ops.aten._scaled_dot_product_cudnn_attention
+            return cudnn(query, key, value, attn_mask, backward_follows, dropout_p, is_causal, False, scale=scale)[0]
+        if attn_mask is not None:
+            attn_mask = _padded(attn_mask).expand(*query.shape[:3], key.shape[2])
+        efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+        return efficient(query, key, value, attn_mask, backward_follows, dropout_p, is_causal, scale=scale)[0]
 
     with scoped_library("aten", "IMPL") as library:
         library.impl("scaled_dot_product_attention", attend, "AutogradCUDA")
@@ -133,48 +147,13 @@ def _mask_fits(attn_mask: Tensor, query: Tensor, key: Tensor) -> bool:
     return bool(whole) and fits and not attn_mask.requires_grad
 
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, bool, float | None, bool], Tensor]
-
-
-def _cudnn(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
-    scale, _ = rest
-    if mask is not None and mask.dtype == torch.bool:
-        mask = _as_numbers(mask, q)
-    attend = torch.ops.aten._scaled_dot_product_cudnn_attention
-    return attend(q, k, v, mask, _backward_follows(q, k, v), drop, causal, False, scale=scale)[0]
-
-
-def _flash(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
-    del mask
+def _flash(q: Tensor, k: Tensor, v: Tensor, drop: float, causal: bool, scale: float | None) -> Tensor:
     size = q.shape[-1]
-    scale = size**-0.5 if rest[0] is None else rest[0]
     padding = (0, -size % _ALIGNED)
     q, k, v = (pad(tensor, padding) if padding[1] else tensor for tensor in (q, k, v))
+    scale = size**-0.5 if scale is None else scale
     result = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, drop, causal, False, scale=scale)[0]
     return result[..., :size] if padding[1] else result
-
-
-def _efficient(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
-    if mask is not None:
-        mask = _padded(_as_numbers(mask, q) if mask.dtype == torch.bool else mask)
-        mask = mask.expand(*q.shape[:3], k.shape[2])
-    attend = torch.ops.aten._scaled_dot_product_efficient_attention
-    return attend(q, k, v, mask, _backward_follows(q, k, v), drop, causal, scale=rest[0])[0]
-
-
-def _math(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, drop: float, causal: bool, *rest: Any) -> Tensor:
-    scale, enable_gqa = rest
-    mask = _as_numbers(mask, q) if mask is not None and mask.dtype == torch.bool else mask
-    attend = torch.ops.aten._scaled_dot_product_attention_math
-    return attend(q, k, v, mask, drop, causal, scale=scale, enable_gqa=enable_gqa)[0]
-
-
-_CALLS: dict[str, Attend] = {"cudnn": _cudnn, "flash": _flash, "efficient": _efficient, "math": _math}
-
-
-# If so, the operator also returns the logarithm of each row's sum (`should_compute_logsumexp`).
-def _backward_follows(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 # As `convert_boolean_attn_mask`.

@@ -1,11 +1,16 @@
-"""Runs TorchInductor step by step from a graph to scheduled kernels, and reads its schedule."""
+"""Runs TorchInductor step by step from a graph to scheduled kernels, their code, and the machine code of Triton."""
 
 from __future__ import annotations
 
+import ast
+import io
+import re
+import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -122,13 +127,6 @@ def before_code(visit: Callable[[Any], None]) -> Generator[None]:
         yield
 
 
-@contextmanager
-def instead_of_code(run: Callable[[Any], Any]) -> Generator[None]:
-    """Replaces code generation of this thread's lowered graphs by `run`."""
-    with thread_local_patch(internals("torch._inductor.graph").GraphLowering, "compile_to_module", run):
-        yield
-
-
 def register_inductors_operators() -> None:
     """Registers the operators that Inductor adds to `torch.ops.prims`."""
     internals("torch._inductor.inductor_prims")
@@ -171,3 +169,86 @@ def output_strides(lowering: Any) -> list[tuple[int, ...] | None]:
 
 def _ir() -> Any:
     return internals("torch._inductor.ir")
+
+
+class WrittenCode(NamedTuple):
+    """Holds Inductor's code of one graph."""
+
+    text: str  # a Python module; its `call` takes a list of tensors and runs the graph
+    sources: dict[str, str]  # name of a Triton kernel in the text -> its Python module
+    # for each launch of a Triton kernel, in order: the names of the scheduler's node and of the kernel.
+    launches: tuple[tuple[str, str], ...]
+
+
+def written_code(lowering: Any) -> WrittenCode:
+    """Makes Inductor write the code of a scheduled `GraphLowering`; can be called once per graph."""
+    internals("torch._inductor.codegen.wrapper")  # checks the names that are used below
+    wrapper, scheduler = lowering.wrapper_code, lowering.scheduler
+    launches: list[tuple[str, str]] = []
+    write_call = wrapper.generate_kernel_call
+
+    def noted(kernel_name: str, *args: Any, **kwargs: Any) -> Any:
+        launches.append((scheduler.current_node.get_name(), kernel_name))
+        return write_call(kernel_name, *args, **kwargs)
+
+    wrapper.generate_kernel_call = noted
+    # Like GraphLowering.codegen(), but without its second scheduling.
+    wrapper.push_codegened_graph(lowering)
+    scheduler.codegen()
+    text = wrapper.generate(lowering.is_inference)[0].value
+    wrapper.pop_codegened_graph()
+    return WrittenCode(text, _sources(text), tuple(launches))
+
+
+# The first two arguments of each `async_compile.triton(...)`: name and source.
+def _sources(text: str) -> dict[str, str]:
+    calls = (call for call in ast.walk(ast.parse(text)) if isinstance(call, ast.Call))
+    return {
+        ast.literal_eval(call.args[0]): ast.literal_eval(call.args[1])
+        for call in calls
+        if ast.unparse(call.func) == "async_compile.triton"
+    }
+
+
+# The output of `ptxas -v` about a kernel.
+_LOG = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Holds a kernel, compiled in one of the configurations that Inductor would time."""
+
+    configuration: dict[str, int]  # sizes of blocks, numbers of warps and of pipeline stages, by name
+    registers: int  # per thread, by the assembler
+    spilled_bytes: int  # spill stores and loads per thread
+    shared_bytes: int  # shared memory per block
+    ptx: str  # assembly
+    cubin: bytes  # machine code
+
+
+def compile_kernel(source: str, name: str) -> list[Cubin]:
+    """Compiles a kernel in every configuration that Inductor would time on the current GPU: about a second each."""
+    tuner: Any = getattr(internals("torch._inductor.codecache").PyCodeCache.load(source), name)
+    with _nothing_kept():
+        return [_compiled(tuner, configuration) for configuration in tuner.configs]
+
+
+def _compiled(tuner: Any, configuration: Any) -> Cubin:
+    autotuner = internals("torch._inductor.runtime.triton_heuristics").CachingAutotuner
+    log = io.StringIO()
+    with redirect_stdout(log):
+        kernel = autotuner._precompile_config(tuner, configuration).kernel
+    stores, loads, registers = (int(number) for number in _LOG.findall(log.getvalue())[-1])
+    warps_and_stages = {"num_warps": configuration.num_warps, "num_stages": configuration.num_stages}
+    used = registers, stores + loads, int(kernel.metadata.shared)
+    return Cubin({**configuration.kwargs, **warps_and_stages}, *used, kernel.asm["ptx"], kernel.asm["cubin"])
+
+
+# Triton compiles from scratch and prints the assembler's output, which kernels from its cache lack.
+@contextmanager
+def _nothing_kept() -> Generator[None]:
+    knobs: Any = internals("triton.knobs")
+    with tempfile.TemporaryDirectory() as folder, knobs.cache.scope(), knobs.nvidia.scope():
+        knobs.cache.dir = folder
+        knobs.nvidia.dump_ptxas_log = True
+        yield

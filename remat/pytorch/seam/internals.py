@@ -20,7 +20,6 @@ USED: dict[str, str] = {
         "_conv_determine_backend_memory_format _current_graph_task_id _ensureCUDADeviceGuardSet "
         "_FunctionBase._raw_saved_tensors"
     ),
-    "torch._C._dynamo.guards": "_empty_strided_cpu",
     "torch._dispatch.python": "no_python_dispatcher",
     "torch._dynamo.device_interface": (
         "CudaInterface device_interfaces get_registered_device_interfaces "
@@ -33,8 +32,7 @@ USED: dict[str, str] = {
     "torch._dynamo.variables.ctx_manager": "CUDADeviceVariable",
     "torch._functorch.config": (
         "activation_memory_budget activation_memory_budget_runtime_estimator activation_memory_budget_solver "
-        "aggressive_recomputation donated_buffer enable_autograd_cache enable_remote_autograd_cache "
-        "force_non_lazy_backward_lowering"
+        "aggressive_recomputation donated_buffer enable_autograd_cache enable_remote_autograd_cache"
     ),
     "torch._functorch.partitioners": (
         "choose_saved_values_set(joint_graph,node_info,memory_budget) "
@@ -44,7 +42,6 @@ USED: dict[str, str] = {
     "torch._guards": "CompileContext.current_compile_id detect_fake_mode",
     "torch._higher_order_ops.triton_kernel_wrap": "kernel_side_table",
     "torch._inductor": "list_mode_options list_options",
-    "torch._inductor.async_compile": "AsyncCompile.cpp_pybinding(argtypes,source_code)",
     "torch._inductor.codecache": "PyCodeCache.load(source_code)",
     "torch._inductor.codegen.wrapper": (
         "PythonWrapperCodegen.generate(is_inference) PythonWrapperCodegen.generate_kernel_call(kernel_name) "
@@ -63,8 +60,7 @@ USED: dict[str, str] = {
     "torch._inductor.fx_passes.joint_graph": "UniformValueConstantFolder._deduce_value",
     "torch._inductor.fx_passes.post_grad": "view_to_reshape",
     "torch._inductor.graph": (
-        "GraphLowering._update_scheduler GraphLowering.compile_to_module GraphLowering.init_wrapper_code "
-        "GraphLowering.run SubgraphLowering"
+        "GraphLowering._update_scheduler GraphLowering.init_wrapper_code GraphLowering.run SubgraphLowering"
     ),
     "torch._inductor.inductor_prims": "seeds",
     "torch._inductor.ir": "Buffer.get_defining_op ComputedBuffer IRNode MultiOutput Operation.get_origins",

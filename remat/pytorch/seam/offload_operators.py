@@ -92,14 +92,12 @@ def _send(x: Tensor) -> Tensor:
     return handle_of(copy)
 
 
-def _sent(handle: Tensor, x: Tensor, after: Sequence[Tensor]) -> Tensor:
-    del after
+def _sent(handle: Tensor, x: Tensor, _after: Sequence[Tensor]) -> Tensor:
     end(tensor_of(handle), x.device)
     return handle[:]
 
 
-def _fetch(handle: Tensor, device: torch.device, after: Sequence[Tensor]) -> Tensor:
-    del after
+def _fetch(handle: Tensor, device: torch.device, _after: Sequence[Tensor]) -> Tensor:
     source = tensor_of(handle)
     copy = place_for(source, device)
     begin(copy, source)
@@ -124,8 +122,7 @@ def _fake_value(handle: Tensor, device: torch.device | None = None) -> Tensor:
     return torch.empty(handle.shape[1:], dtype=handle.dtype, device=handle.device if device is None else device)
 
 
-def _fake_on_its_way(handle: Tensor, device: torch.device, after: Sequence[Tensor]) -> Tensor:
-    del after
+def _fake_on_its_way(handle: Tensor, device: torch.device, *_: object) -> Tensor:
     return handle_of(torch.empty(handle.shape[1:], dtype=handle.dtype, device=device))
 
 

@@ -41,7 +41,7 @@ class _StandIn:
 
     def here(self) -> Callable[..., Any]:
         """Returns the function for this caller. If Dynamo traces a call of it, Dynamo breaks the graph here."""
-        running = _running(inspect.currentframe() if self.blocks else None)
+        running = callers_of(inspect.currentframe() if self.blocks else None)
         for replacement, frame, _ in reversed(self.blocks):
             if frame in running:
                 return replacement
@@ -52,7 +52,7 @@ class _StandIn:
 
         Blocks that this thread has left without their cleanup are removed.
         """
-        running, thread = _running(inspect.currentframe()), threading.get_ident()
+        running, thread = callers_of(inspect.currentframe()), threading.get_ident()
         for block in [*self.blocks]:
             if block[2] == thread and block[1] not in running:
                 self.blocks.remove(block)
@@ -101,8 +101,8 @@ def thread_local_patch(
                     setattr(owner, name, place)
 
 
-# The callers of a frame, the innermost first.
-def _running(frame: FrameType | None) -> list[FrameType]:
+def callers_of(frame: FrameType | None) -> list[FrameType]:
+    """Returns the frames of all callers of a frame, the innermost first."""
     frames: list[FrameType] = []
     while frame is not None and (frame := frame.f_back) is not None:
         frames.append(frame)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ from torch import fx
 from remat.facts.module_paths import Marked
 from remat.pytorch.seam.internals import internals
 from remat.pytorch.seam.thread_patch import thread_local_patch, torchs_own
+from remat.pytorch.seam.torch_names import CustomPartitionerFn
+from remat.pytorch.seam.torch_settings import partitioner_settings
 
 Chooser: TypeAlias = Callable[[fx.Graph, Any, int], list[fx.Node]]
 """Returns the values to save, given the joint graph, torch's `NodeInfo` and the number of forward outputs."""
@@ -56,6 +59,22 @@ def partition(
         seeds.meta.pop("recompute", None)
     with thread_local_patch(internals(_PARTITIONERS), _CHOOSER, choose):
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+
+@dataclass(frozen=True)
+class SplitBy(CustomPartitionerFn):
+    """Splits joint graphs by a function, for `torch._inductor.config.custom_partitioner_fn`."""
+
+    function: Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+    key: str | None = None  # for torch's caches
+
+    def __call__(
+        self, gm: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        return self.function(gm, joint_inputs, **kwargs)
+
+    def uuid(self) -> str | None:
+        return self.key
 
 
 def region_budgets(graph_module: fx.GraphModule) -> dict[fx.Node, float]:
@@ -104,14 +123,22 @@ def torchs_partition(
 def default_partition(
     joint_module: fx.GraphModule, joint_inputs: Sequence[object], **kwargs: Any
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Splits a joint graph so that every operator of the forward pass runs once."""
+    """Splits a joint graph so that every operator of the forward pass runs once.
+
+    It may save values together with views of them: see `remat.pytorch.seam.torch_settings.nothing_donated`.
+    """
+    kwargs.pop("compiler", None)  # only torch's other partitioner takes it
     return internals(_PARTITIONERS).default_partition(joint_module, joint_inputs, **kwargs)
 
 
-def torchs_choice(joint_graph: fx.Graph, node_info: Any) -> list[fx.Node]:
-    """Returns the values that torch's own partitioner would save with its own settings."""
-    budget = internals("torch._functorch.config").activation_memory_budget
-    return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
+def torchs_choice(joint_graph: fx.Graph, node_info: Any, budget: float = 1.0) -> list[fx.Node]:
+    """Returns the values that torch's own partitioner would save at a memory budget, with its default solver."""
+    with partitioner_settings(
+        activation_memory_budget=budget,
+        activation_memory_budget_solver="dp",
+        activation_memory_budget_runtime_estimator="flops",
+    ):
+        return torchs_own(internals(_PARTITIONERS), _CHOOSER)(joint_graph, node_info, budget)
 
 
 @cache

@@ -77,11 +77,6 @@ def every_joint_graph_partitioned() -> AbstractContextManager[None]:
     return internals("torch._functorch.config").patch(enable_autograd_cache=False, enable_remote_autograd_cache=False)
 
 
-def backward_at_once() -> AbstractContextManager[None]:
-    """Makes AOTAutograd compile a backward pass together with its forward pass, not when it first runs."""
-    return internals("torch._functorch.config").patch(force_non_lazy_backward_lowering=True)
-
-
 @contextmanager
 def nothing_cached() -> Generator[None]:
     """Turns torch's caches of compiled graphs off: every graph is compiled, and none is stored.

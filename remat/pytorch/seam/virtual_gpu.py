@@ -6,20 +6,21 @@ GPU: the padding of matrix products is turned off, and a setting that makes Indu
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
 from remat.errors import InvalidOption, NotInstalled, UnsupportedTorch
-from remat.pytorch.seam.device_guard import guarded_without_driver
-from remat.pytorch.seam.driver_answers import device_table, torch_cuda, triton_driver
+from remat.pytorch.seam.driver_answers import always, device_table, torch_cuda, triton_driver
 from remat.pytorch.seam.gpu_sheets import SHEETS, GpuSheet, sheet_of
-from remat.pytorch.seam.internals import internals
+from remat.pytorch.seam.internals import internals, unsupported
 from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import FakeTensorMode, TorchDispatchMode
 from remat.words import pip_install
@@ -93,16 +94,16 @@ def virtual_gpu(gpu: str | GpuSheet = "h100") -> Generator[GpuSheet]:
     require_triton()
     with _one_at_a_time, ExitStack() as stack:
         stack.callback(_forget)
-        stack.enter_context(guarded_without_driver())
         for exchange in (
-            device_table,  # before `torch_cuda` reports a device: the machine's own devices must be registered first
-            torch_cuda,
-            triton_driver,
-            _inductor,
-            _layouts_of_cudnn,
-            _no_device_for_fakes,
+            _guarded_without_driver(),
+            device_table(sheet),  # before `torch_cuda` reports a device: the machine's own must be registered first
+            torch_cuda(sheet),
+            triton_driver(sheet),
+            _inductor(),
+            _layouts_of_cudnn(),
+            _no_device_for_fakes(),
         ):
-            stack.enter_context(exchange(sheet))
+            stack.enter_context(exchange)
         _forget()
         yield sheet
 
@@ -120,8 +121,7 @@ def require_triton() -> None:
 
 
 @contextmanager
-def _inductor(sheet: GpuSheet) -> Generator[None]:
-    del sheet
+def _inductor() -> Generator[None]:
     config = internals("torch._inductor.config")
     timed = [name for name in _DECIDED_BY_TIMING if getattr(config, name, False)]
     if timed:
@@ -157,8 +157,7 @@ class _OnTheHost(TorchDispatchMode):
 # As `cudnn_conv_suggest_memory_format` of torch 2.13, which only builds with cuDNN call. Without it, a channels-last
 # network would copy its images before and after each convolution.
 @contextmanager
-def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
-    del sheet
+def _layouts_of_cudnn() -> Generator[None]:
     torch_c, last = internals("torch._C"), {4: torch.channels_last, 5: torch.channels_last_3d}
     original = torch_c._conv_determine_backend_memory_format
     suggested = internals("torch._prims_common").suggest_memory_format
@@ -176,16 +175,11 @@ def _layouts_of_cudnn(sheet: GpuSheet) -> Generator[None]:
 
 # Fake tensors must not call a driver, although `torch.cuda` reports one.
 @contextmanager
-def _no_device_for_fakes(sheet: GpuSheet) -> Generator[None]:
-    del sheet
-
-    def nothing_to_wake(device: torch.device) -> None:  # torch 2.11 would create a real tensor there
-        del device
-
-    fake_tensor = internals("torch._subclasses.fake_tensor")
+def _no_device_for_fakes() -> Generator[None]:
     with (
         patch.object(FakeTensorMode, "avoid_device_init", True),
-        thread_local_patch(fake_tensor, "init_gpu_context", nothing_to_wake),
+        # torch 2.11 would create a real tensor there.
+        thread_local_patch(internals("torch._subclasses.fake_tensor"), "init_gpu_context", always(None)),
     ):
         yield
 
@@ -197,3 +191,50 @@ def _forget() -> None:
     for function in (*triton.values(), *utilities.values(), properties):
         if hasattr(function, "cache_clear"):
             function.cache_clear()
+
+
+# C++ code asks the guard of a tensor's device for the current device and stream, also for fake tensors: autograd does
+# for every node, and so do composite kernels. torch has `FakeGuardImpl` for this: `torch._C._ensureCUDADeviceGuardSet`
+# puts it in the place of a guard that counts no devices. Builds of torch without CUDA register no guard, and there the
+# function does nothing. So a guard that counts no devices is registered first.
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
+_CUDA = 1  # c10::DeviceType::CUDA
+_METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInterface
+
+
+@contextmanager
+def _guarded_without_driver() -> Generator[None]:
+    slots = _registry()
+    before = slots[_CUDA]
+    try:
+        if before is None:
+            _install(slots)
+        else:
+            internals("torch._C")._ensureCUDADeviceGuardSet()
+        yield
+    finally:
+        slots[_CUDA] = before
+
+
+# libtorch replaces a guard whose device count is 0; here, all methods return 0.
+def _install(slots: Any) -> None:
+    nothing = ctypes.CFUNCTYPE(ctypes.c_long)(lambda: 0)
+    method = ctypes.cast(nothing, ctypes.c_void_p).value
+    methods = (ctypes.c_void_p * _METHODS)(*[method] * _METHODS)
+    guard = (ctypes.c_void_p * 1)(ctypes.addressof(methods))
+    slots[_CUDA] = ctypes.addressof(guard)
+    internals("torch._C")._ensureCUDADeviceGuardSet()
+    if slots[_CUDA] == ctypes.addressof(guard):
+        raise unsupported("torch._C._ensureCUDADeviceGuardSet leaves a guard that counts no devices in its place")
+
+
+# An array of C++ guards, one pointer per device type.
+def _registry() -> Any:
+    libraries = Path(torch.__file__).parent / "lib"
+    for name in ("libc10.so", "libc10.dylib"):
+        if (libraries / name).exists():
+            try:
+                return (ctypes.c_void_p * (_CUDA + 1)).in_dll(ctypes.CDLL(str(libraries / name)), _REGISTRY)
+            except ValueError:
+                break
+    raise unsupported(f"its c10 library has no {_REGISTRY}")
