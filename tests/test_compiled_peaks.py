@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from remat.improve.byte_budgets import default_plan
 from remat.predict.buffers import StepMemory, step_floor
 from remat.predict.memory import simulate
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
+from tests.modules import Of
 from tests.results_pages import RESULTS, rows_of
 
 ROWS = rows_of("compiled_peaks")
@@ -67,28 +69,22 @@ def test_a_step_allocates_what_is_predicted(model: str, plan: str) -> None:
     assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
 
 
-class Pooled(nn.Module):
+def pooled() -> nn.Module:
     """Averages over windows: the backward pass is handed an image that no kernel reads, and holds it to its end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 32, 3, padding=1)
-        self.last = nn.Conv2d(32, 16, 3, padding=1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(functional.avg_pool2d(self.first(x).relu(), 2)).square().mean()
+    first, last = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 16, 3, padding=1)
+    return Of(
+        lambda net, x: net.last(functional.avg_pool2d(net.first(x).relu(), 2)).square().mean(), first=first, last=last
+    )
 
 
-class Patched(nn.Module):
+def patched() -> nn.Module:
     """Cuts images into patches, and puts a token before them, as vision transformers do."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches, self.token = nn.Conv2d(3, 64, 8, stride=8, bias=False), nn.Parameter(torch.rand(1, 1, 64))
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        tokens = net.patches(x).flatten(2).transpose(1, 2)
+        return torch.cat([net.token.expand(len(x), 1, 64), tokens], 1).square().mean()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        tokens = self.patches(x).flatten(2).transpose(1, 2)
-        return torch.cat([self.token.expand(len(x), 1, 64), tokens], 1).square().mean()
+    return Of(forward, patches=nn.Conv2d(3, 64, 8, stride=8, bias=False), token=nn.Parameter(torch.rand(1, 1, 64)))
 
 
 class Shifted(nn.Module):
@@ -107,8 +103,8 @@ class Shifted(nn.Module):
 
 
 FORMER_FAULTS = {
-    "averages over windows are kernels": (Pooled, (8, 3, 32, 32)),
-    "patches of images are not padded to more channels, nor copied twice": (Patched, (4, 3, 32, 32)),
+    "averages over windows are kernels": (pooled, (8, 3, 32, 32)),
+    "patches of images are not padded to more channels, nor copied twice": (patched, (4, 3, 32, 32)),
     "a shift of rows reads what a kernel before it has written": (
         lambda: nn.Sequential(Shifted(), Shifted()),
         (2, 14, 64),
@@ -123,7 +119,7 @@ def test_a_step_allocates_what_was_once_predicted_wrongly(name: str, plan: str) 
     torch.manual_seed(0)
     make, shape = FORMER_FAULTS[name]
     graph, chosen, bytes_ = measured_peak((make(), (torch.randn(shape),), None), PLANS[plan], kernels=False)
-    assert ("aten.avg_pool2d_backward.default" in graph.ops) == (make is Pooled)
+    assert ("aten.avg_pool2d_backward.default" in graph.ops) == (make is pooled)
     assert remat.timeline(graph, chosen).peak_bytes == pytest.approx(bytes_, rel=0.005)
 
 

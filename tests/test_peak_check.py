@@ -33,6 +33,7 @@ from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import counted, human_bytes
 from tests.depth import deep, deep_except
+from tests.modules import Of
 
 
 class Blocks(nn.Module):
@@ -101,45 +102,32 @@ def limit_of(model: nn.Module, x: Tensor, share: float) -> int:
     return least + int(share * (most - least))
 
 
-class Images(nn.Module):
+def images() -> nn.Module:
     """Convolutions, whose library takes memory while it runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.norm = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(self.norm(self.one(x)).relu()).square().mean()
+    parts = {"one": nn.Conv2d(3, 16, 3), "two": nn.Conv2d(16, 8, 3), "norm": nn.BatchNorm2d(16)}
+    return Of(lambda net, x: net.two(net.norm(net.one(x)).relu()).square().mean(), **parts)
 
 
-class Narrow(nn.Module):
+def narrow() -> nn.Module:
     """Hands over what the backward pass writes over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead, self.behind = nn.Linear(32, 4), nn.Linear(4, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.behind(self.ahead(x).sigmoid()) - x).square().mean()
+    layers = nn.Sequential(nn.Linear(32, 4), nn.Sigmoid(), nn.Linear(4, 32))
+    return Of(lambda net, x: (net.layers(x) - x).square().mean(), layers=layers)
 
 
-class Patches(nn.Module):
+def patches() -> nn.Module:
     """Reads an image of one channel, which oneDNN pads to eight for the gradients of filters on some processors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read, self.behind = nn.Conv2d(1, 16, 8, 8), nn.Linear(16, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.behind(self.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()
+    step = lambda net, x: net.behind(net.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()  # noqa: E731
+    return Of(step, read=nn.Conv2d(1, 16, 8, 8), behind=nn.Linear(16, 8))
 
 
-class Heads(nn.Module):
+def heads() -> nn.Module:
     """Fused attention takes blocks for each thread."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(net: Any, x: Tensor) -> Tensor:
         heads = x.view(2, 4, 64, 8)
         return nn.functional.scaled_dot_product_attention(heads.sin(), heads.cos(), heads).square().mean()
+
+    return Of(forward)
 
 
 @pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])
@@ -148,10 +136,10 @@ class Heads(nn.Module):
     ("make", "shape"),
     [
         (Blocks, (64, 32)),
-        (Narrow, (64, 32)),
-        (Images, (2, 3, 16, 16)),
-        (Patches, (2, 1, 32, 32)),
-        (Heads, (2, 4 * 64 * 8)),
+        (narrow, (64, 32)),
+        (images, (2, 3, 16, 16)),
+        (patches, (2, 1, 32, 32)),
+        (heads, (2, 4 * 64 * 8)),
     ],
 )
 def test_the_check_says_what_the_allocator_hands_out(
@@ -161,12 +149,12 @@ def test_the_check_says_what_the_allocator_hands_out(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        x = torch.randn(shape, requires_grad=make is Heads)
+        x = torch.randn(shape, requires_grad=make is heads)
         graph, plan, bytes_ = measured_peak((make(), (x,), None), budget, kernels=False)
         assert rehearsed_peak(graph, plan) == bytes_
     finally:
         torch.set_num_threads(before)
-    if make is Heads:
+    if make is heads:
         assert remat.timeline(graph, plan).peak_bytes == bytes_
 
 
@@ -181,7 +169,7 @@ def test_a_sparse_gradient_takes_the_memory_of_its_rows() -> None:
 
 
 def test_a_limit_is_kept_where_a_library_takes_most() -> None:
-    model, x = Patches(), torch.randn(2, 1, 32, 32)
+    model, x = patches(), torch.randn(2, 1, 32, 32)
     step = remat.compile(model, cost_model=MemoryBudget(0.65, of="peak"))
     with no_cpu_kernels():
         real = peak_of(step, model, x)
@@ -190,7 +178,7 @@ def test_a_limit_is_kept_where_a_library_takes_most() -> None:
 
 
 def test_copies_of_filters_are_reported() -> None:
-    model, x = Images(), torch.randn(2, 3, 16, 16)
+    model, x = images(), torch.randn(2, 3, 16, 16)
     step = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False)
     step(x).backward()
     (row,) = step.report().as_frame().to_dict("records")
