@@ -7,6 +7,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
+from depth import drawn
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import feasible, training_steps
@@ -148,6 +149,7 @@ def test_the_relaxation_is_a_bound_and_its_rounding_is_a_plan(instance: TensorIn
             assert abs(whole.cost(problem) - min(fits)) <= 1e-6 * (1 + min(fits)), "whole numbers are the optimum"
 
 
+@drawn(30)  # each takes two integer programs for a part
 @given(questions(), st.floats(0, 1))
 def test_the_hierarchys_lowest_program_is_exact_and_higher_ones_do_not_promise_too_much(
     instance: TensorInstance, share: float
