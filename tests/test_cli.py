@@ -250,11 +250,6 @@ def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, mo
     assert {f"{name} 8.0" for name in usable_solvers()} <= set(starts)
 
 
-def test_an_option_is_that_of_the_only_cost_model(paper: Path) -> None:
-    rows = answer("compare", paper, "-s", "ortools", "-O", "mode=aggressive")
-    assert [row["cost_model"] for row in rows] == ["byte-traffic:mode=aggressive"]
-
-
 def every_command() -> Iterator[tuple[str, Any]]:
     """All commands with their names, and those of groups: ("inspect timeline", ...)."""
     for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]

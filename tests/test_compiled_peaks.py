@@ -11,7 +11,7 @@ import torch
 from depth import deep, deep_except
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import LlamaConfig
+from transformers import LlamaConfig, SegformerConfig, SegformerForImageClassification
 from transformers.models.llama import modeling_llama as llama
 
 import remat
@@ -20,6 +20,7 @@ from experiments.accuracy.compiled_peaks import PLANS, errors, measured_peak
 from experiments.accuracy.eager_peaks import PUBLISHED, eager_graph, eager_peak
 from experiments.models.cases import CASES
 from experiments.models.held_out import HELD_OUT
+from experiments.models.hugging_face import Labelled
 from experiments.models.save_everything import SaveLeast, plan_of
 from experiments.models.workloads import KERNEL_ZOO
 from remat.improve.byte_budgets import default_plan
@@ -39,8 +40,6 @@ QUICK = {
     "mixture of experts: top-k, scatter": "products by a single column are sums",
 }
 DEEP = {
-    "ResNet": "",
-    "GPT, fused attention": "",
     "MLP-Mixer": "",
     "nn.TransformerEncoder": "",
     "LSTM cells": "",
@@ -50,8 +49,19 @@ DEEP = {
     "generator: reflection, instance norm": "",
     "sort, cummax, median": "what a call returns and nobody reads",
     "contrastive: normalize, logsumexp": "a diagonal is written in place",
-    "HF SegFormer: reduced attention": "images that are smaller than a filter",
+    "SegFormer of two stages": "images that are smaller than a filter",
 }
+
+
+def segformer() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Reduces rows of attention by a convolution over all of an image, and has filters of one channel each."""
+    stages: dict[str, Any] = {"num_encoder_blocks": 2, "depths": [1, 1], "hidden_sizes": [16, 32], "mlp_ratios": [4, 4]}
+    stages |= {"sr_ratios": [4, 1], "patch_sizes": [7, 3], "strides": [4, 2], "num_attention_heads": [1, 2]}
+    model = SegformerForImageClassification(SegformerConfig(**stages, num_labels=10)).train()
+    return Labelled(model), (torch.randn(4, 3, 16, 16), torch.randint(10, (4,)))
+
+
+MODELS = KERNEL_ZOO | HELD_OUT | {"SegFormer of two stages": segformer}
 
 
 @pytest.mark.parametrize(
@@ -65,8 +75,8 @@ DEEP = {
 def test_a_step_allocates_what_is_predicted(model: str, plan: str) -> None:
     """Kernels are left out: they allocate nothing."""
     torch.manual_seed(0)
-    graph, chosen, bytes_ = measured_peak((*(KERNEL_ZOO | HELD_OUT)[model](), None), PLANS[plan], kernels=False)
-    if model == "HF SegFormer: reduced attention":
+    graph, chosen, bytes_ = measured_peak((*MODELS[model](), None), PLANS[plan], kernels=False)
+    if model == "SegFormer of two stages":
         assert rehearsed_peak(graph, chosen) == bytes_  # on every processor
         if torch.backends.cpu.get_cpu_capability() != "AVX512":  # elsewhere oneDNN pads no groups of one channel
             return
@@ -204,7 +214,7 @@ def test_a_step_within_a_budget_of_the_peak_stays_within_it(model: str, share: f
     limit = remat.timeline(graph, plan).peak_bytes
     default_bytes = remat.timeline(graph, default_plan(graph)).peak_bytes
     assert limit <= (share * default_bytes if share else default_bytes - 1)
-    assert bytes_ <= limit
+    assert 0.995 * limit <= bytes_ <= limit
 
 
 MLP = llama.LlamaMLP(LlamaConfig(hidden_size=64, intermediate_size=176))

@@ -97,9 +97,16 @@ def test_every_old_name_leads_somewhere() -> None:
         assert [name for name in remat._MOVED if not hasattr(remat, name)] == []
 
 
-def test_a_name_that_is_gone_says_what_to_use_instead() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'selective_policy': remat\.choose_regions chooses"):
-        _ = remat.selective_policy
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("selective_policy", "choose_regions"),
+        *((name, "(choose|step_frontier)") for name in ("refine", "Refined", "traffic_frontier", "TrafficFrontier")),
+    ],
+)
+def test_a_name_that_is_gone_says_what_to_use_instead(name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no attribute '{name}': .*remat\.{instead}"):
+        getattr(remat, name)
 
 
 CORE = Path(remat.__file__).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from threading import Thread
 from typing import Any
 
@@ -60,6 +61,11 @@ ARGUMENTS = torch.zeros(4, 256, 64), torch.zeros(4, 16)
 PLAN = MemoryBudget(0.1)
 
 
+@cache
+def captured(layers: int, device: str | None = None) -> remat.Graph:
+    return remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
+
+
 @contextmanager
 def torchs_order() -> Iterator[None]:
     """A pass of the user's is at the place of ours."""
@@ -72,7 +78,7 @@ def torchs_order() -> Iterator[None]:
 )
 def test_the_peak_falls_as_predicted(device: str, layers: int, part: float) -> None:
     """By the code that Inductor writes: with its own order, and with ours."""
-    graph = remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
+    graph = captured(layers, device)
     plan = plan_of(graph, PLAN)
     saved = remat.Choice.from_plan(graph, plan).saved
     by_torch = with_torchs_order(graph)
@@ -112,8 +118,7 @@ def test_passes_and_settings_of_users_have_priority() -> None:
 @pytest.mark.parametrize("with_order", [False, True])
 def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(with_order: bool) -> None:
     """Set by hand, the partitioner comes with `KernelOrder` or without it."""
-    model = Conditioned(layers=3)
-    graph = remat.capture(model, *ARGUMENTS)
+    model, graph = Conditioned(layers=3), captured(3)
     limit = remat.timeline(graph, plan_of(graph, PLAN), torchs_order=not with_order).peak_bytes
     partitioner = Partitioner.of(MemoryBudget(f"{limit} B", of="peak"))
     settings = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ from remat.pytorch.seam.step_allocations import no_cpu_kernels
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import counted, human_bytes
 from tests.depth import deep, deep_except
-from tests.modules import Of
+from tests.modules import Of, Step
 
 
 class Blocks(nn.Module):
@@ -94,11 +95,18 @@ def peak_of(step: Callable[..., Tensor], model: nn.Module, *args: Tensor) -> int
     return peak_bytes(train, torch.device("cpu"))
 
 
-def limit_of(model: nn.Module, x: Tensor, share: float) -> int:
-    """A part of the way from the smallest peak that is found to that of the fastest plan, in bytes."""
-    graph = remat.capture(model, x)
+@cache
+def ends() -> tuple[int, int]:
+    """The smallest peak of `Blocks` that is found, and that of the fastest plan, where both are predicted too low."""
+    graph = remat.capture(Blocks(), torch.randn(64, 32))
     found = [remat.choose(graph, MemoryBudget(budget, of="peak")).plan for budget in (0.0, 1.0)]
     least, most = (remat.timeline(graph, plan).peak_bytes for plan in found if plan is not None)
+    return least, most
+
+
+def limit_of(share: float) -> int:
+    """A part of the way from one end to the other, in bytes."""
+    least, most = ends()
     return least + int(share * (most - least))
 
 
@@ -116,7 +124,7 @@ def narrow() -> nn.Module:
 
 def patches() -> nn.Module:
     """Reads an image of one channel, which oneDNN pads to eight for the gradients of filters on some processors."""
-    step = lambda net, x: net.behind(net.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()  # noqa: E731
+    step: Step = lambda net, x: net.behind(net.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()  # noqa: E731
     return Of(step, read=nn.Conv2d(1, 16, 8, 8), behind=nn.Linear(16, 8))
 
 
@@ -193,7 +201,7 @@ def test_copies_of_filters_are_reported() -> None:
 def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_low: None) -> None:
     model, eager = Blocks(), Blocks()
     eager.load_state_dict(model.state_dict())
-    limit = limit_of(model, x, 0.6)
+    limit = limit_of(0.6)
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
     assert peak_of(step, model, x) <= limit
     row, graph = step.report().as_frame().to_dict("records")[0], remat.capture(model, x)
@@ -209,7 +217,7 @@ def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_l
 
 def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_warning(x: Tensor, too_low: None) -> None:
     model = Blocks()
-    limit = 97 * limit_of(model, x, 0.0) // 100
+    limit = 97 * limit_of(0.0) // 100
     with pytest.raises(remat.LimitReached, match="no plan was found with a peak of at most"):
         remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))(x)
     torch.compiler.reset()
@@ -222,7 +230,7 @@ def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_wa
 def test_the_device_is_checked_as_well(x: Tensor, too_low: None) -> None:
     model = Blocks()
     own = sum(tensor.nbytes for tensor in (x, *model.parameters())) + 4
-    limit = int(limit_of(model, x, 0.6) * 5 / 4)
+    limit = int(limit_of(0.6) * 5 / 4)
     step = remat.compile(model, cost_model=MemoryBudget(limit + own, of="device", optimizer="none"))
     step(x).backward()
     assert step.report().as_frame().checked_peak_bytes.max() <= limit

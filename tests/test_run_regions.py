@@ -24,7 +24,7 @@ from experiments.models.zoo import gpt2
 from remat import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.pytorch.eager import region_contexts
 from remat.pytorch.eager.regions import Regions
-from tests.modules import Of
+from tests.modules import Of, Step
 
 
 class Operators(TorchDispatchMode):
@@ -314,7 +314,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         remat.choose_regions(gpt_graph(), x, budget=0.5)
 
 
-def pair(function: Callable[..., Tensor], **more: Any) -> nn.Module:
+def pair(function: Step, **more: Any) -> nn.Module:
     """A layer of two parts, and more if asked for."""
     return Of(function, **({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)} | more))
 
@@ -504,7 +504,7 @@ def test_a_missing_module_leaves_the_model_as_it_is() -> None:
 
 
 def residual() -> nn.Module:
-    step = lambda net, x: x + net.down(torch.sin(net.up(x)).exp().cos().tanh())  # noqa: E731
+    step: Step = lambda net, x: x + net.down(torch.sin(net.up(x)).exp().cos().tanh())  # noqa: E731
     return Of(step, up=nn.Linear(64, 64), down=nn.Linear(64, 64))
 
 
