@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from typer.testing import CliRunner, Result
@@ -20,3 +21,15 @@ def run(*arguments: object, code: int = 0) -> Result:
 def answer(*arguments: object) -> Any:
     """What `--json` prints; fails if there is anything else on standard output."""
     return json.loads(run(*arguments, "--json").stdout)
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Calls a function the first time only: what is printed in two forms is found once."""
+    found: list[Any] = []
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        if not found:
+            found.append(function(*arguments, **options))
+        return found[0]
+
+    return called

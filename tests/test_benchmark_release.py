@@ -331,19 +331,6 @@ def test_a_budget_of_the_peak_is_proven_from_what_is_known(release: Path, fits: 
     assert run("prove", "--only", "qehvi-4", "--folder", release) == (0, "")
 
 
-def test_an_answer_counts_for_budgets_of_another_kind(release: Path) -> None:
-    """The plan for a budget of saved bytes is tried for each budget of the peak."""
-    best, roomy = known(release)["saved-0.2"], "peak-0.7"
-    with edited(release) as document:
-        document["answers"] = [one for one in document["answers"] if one["budget"] == roomy]
-        document["answers"][0].update(saved=known(release)["peak-0.1"]["saved"], objective=best["objective"] + 1)
-    posed = Manifest.open(release).posed(CORPUS, "qehvi-4")
-    verdict = check.check(posed.checked, best)
-    assert verdict.peak <= posed.checked.budgets[roomy][1]
-    assert Answers(release / "answers").offer(posed, best)
-    assert known(release)[roomy]["saved"] == best["saved"]
-
-
 def test_an_answer_below_a_proven_bound_stops_everything(release: Path) -> None:
     """Either `check.py` or the bound is wrong, and nobody may go on."""
     posed, best = Manifest.open(release).posed(CORPUS, "qehvi-4"), known(release)["saved-0.5"]

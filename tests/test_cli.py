@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from commands import answer, run
+from commands import answer, once, run
 from examples import chain, cosines, impossible
 from rich.console import Console
 from typer.main import get_command
@@ -248,11 +248,6 @@ def test_compare_fits_80_columns_with_every_solver_and_objective(paper: Path, mo
     assert lines[0] == "paper.json.gz: byte-traffic:mode=aggressive"
     starts = [" ".join(line.split()[:2]) for line in lines]
     assert {f"{name} 8.0" for name in usable_solvers()} <= set(starts)
-
-
-def test_an_option_is_that_of_the_only_cost_model(paper: Path) -> None:
-    rows = answer("compare", paper, "-s", "ortools", "-O", "mode=aggressive")
-    assert [row["cost_model"] for row in rows] == ["byte-traffic:mode=aggressive"]
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
@@ -513,8 +508,11 @@ def test_traffic_of_a_device_has_a_modelled_time(paper: Path) -> None:
     assert found["forward_ns"] > 4000 < found["backward_ns"]  # a launch is in both
 
 
-def test_a_frontier_against_step_prints_its_points_and_writes_their_plans(tmp_path: Path) -> None:
+def test_a_frontier_against_step_prints_its_points_and_writes_their_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     line = "frontier", "small-dropout-mlp", "--against", "step", "--budgets", 3, "--device", "h100"
+    monkeypatch.setitem(vars(remat), "step_frontier", once(remat.step_frontier))
     found = answer(*line, "--plans", tmp_path / "plans", "-o", tmp_path / "steps.svg")
     assert "activation_memory_budget" in (tmp_path / "steps.svg").read_text()
     graph = remat.Corpus.open().graph("small-dropout-mlp")

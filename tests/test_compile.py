@@ -22,9 +22,8 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget
 from experiments.models.save_everything import SaveLeast
 from remat import Plan, Problem, Solution
-from remat.plugin import PlanFacts, Solver
+from remat.plugin import Solver
 from remat.pytorch import Partitioner
-from remat.pytorch.measure.saved import saved_activations
 
 Step = Callable[..., Tensor]
 
@@ -42,21 +41,6 @@ def gradients(step: Step, model: nn.Module, x: Tensor) -> list[Tensor]:
     model.zero_grad()
     step(x).square().sum().backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-
-
-@pytest.mark.parametrize(("mode", "codegen"), [("conservative", False), ("aggressive", True)])
-def test_gradients_equal_eager_and_the_step_saves_what_the_plan_says(mode: str, codegen: bool) -> None:
-    torch.manual_seed(0)
-    cost_model = ByteTraffic(mode=mode)  # type: ignore[arg-type]
-    model, x = Mlp(), torch.randn(16, 32)
-    step = remat.compile(model, cost_model=cost_model, solver="networkx", codegen=codegen)
-    torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
-
-    graph = remat.capture(model, x)
-    plan = remat.solve(cost_model.pose(graph)).plan
-    _, kept = saved_activations(step, model, x)
-    facts = PlanFacts.of(graph, plan)
-    assert (len(facts.saved_activations), facts.saved_bytes) == (kept.tensors, kept.bytes)
 
 
 def mutates_then_uses(x: Tensor, y: Tensor) -> Tensor:
@@ -104,8 +88,11 @@ def writes_by_a_custom_operator(x: Tensor, cache: Tensor) -> Tensor:
 ROWS = {"writes_into_a_cache": 6, "writes_by_a_custom_operator": 4}
 
 
+@pytest.mark.parametrize(
+    "cost_model", [SaveLeast(), pytest.param(ByteTraffic(mode="aggressive"), marks=deep)], ids=["least", "aggressive"]
+)
 @pytest.mark.parametrize("function", [writes_into_a_cache, writes_by_a_custom_operator])
-def test_what_inductor_computes_in_an_input_is_not_saved_there(function: Step) -> None:
+def test_what_inductor_computes_in_an_input_is_not_saved_there(function: Step, cost_model: remat.CostModel) -> None:
     """torch.compile's own partitioner gets both wrong on 2.13: the gradient of one, the cache of the other."""
 
     def after_a_step(f: Step) -> tuple[Tensor, Tensor]:
@@ -114,10 +101,8 @@ def test_what_inductor_computes_in_an_input_is_not_saved_there(function: Step) -
         f(x, cache).square().sum().backward()
         return x.grad, cache
 
-    for cost_model in (ByteTraffic(mode="aggressive"), SaveLeast()):
-        torch.compiler.reset()
-        ours = remat.compile(function, cost_model=cost_model)
-        torch.testing.assert_close(after_a_step(ours), after_a_step(function), rtol=1e-4, atol=1e-4)
+    ours = remat.compile(function, cost_model=cost_model)
+    torch.testing.assert_close(after_a_step(ours), after_a_step(function), rtol=1e-4, atol=1e-4)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,20 +315,6 @@ def test_a_flag_is_true_or_false(flag: str) -> None:
     said: dict[str, Any] = {flag: "no"}
     with pytest.raises(remat.InvalidOption, match=f"{flag} must be True or False, got 'no'"):
         remat.compile(torch.sin, **said)
-
-
-def test_on_error_is_one_of_two_words() -> None:
-    with pytest.raises(remat.InvalidOption, match="on_error must be one of raise, fallback, got 'ignore'"):
-        remat.compile(torch.sin, on_error="ignore")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("codegen", [False, pytest.param(True, marks=deep)])
-def test_a_second_shape_after_the_first(codegen: bool) -> None:
-    model = Mlp()
-    step = remat.compile(model, cost_model=ByteTraffic(mode="aggressive"), codegen=codegen)
-    for rows in (4, 6, 10):
-        x = torch.randn(rows, 32)
-        torch.testing.assert_close(gradients(step, model, x), gradients(model, model, x))
 
 
 @pytest.mark.parametrize("cost_model", ["byte-traffic", "memory-budget:budget=0.5", "memory-budget:budget=2KB,of=peak"])

@@ -49,9 +49,12 @@ def train(step: Any, *args: Tensor) -> None:
 LAYER = "a layer of the dropout MLP"
 
 
-@pytest.mark.parametrize("name", deep_except([LAYER], [LAYER, "dropout MLP", "EvoNorm", "HF Llama"]))
+@pytest.mark.parametrize("name", deep_except([LAYER], [LAYER, "dropout MLP", "EvoNorm"]))
 def test_training_with_adamw_stays_within_the_budget(name: str) -> None:
-    """Halfway between PyTorch's plan and the least that is found, and at that; by the trace of torch's allocator."""
+    """Halfway between PyTorch's plan and the least that is found, and at that; by the trace of torch's allocator.
+
+    Of larger models, the committed rows of `forecast_error` say so (test_forecast.py).
+    """
     torch.manual_seed(0)
     inner, args = MODELS[name]() if name in MODELS else perceptron(layers=1, dropout=0.1)
     model = Loss(inner)

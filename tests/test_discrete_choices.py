@@ -234,7 +234,7 @@ class Largest(nn.Module):
         return ((h * (h >= self.threshold(h))) @ self.weight.t()).float().sin().sum()
 
 
-@pytest.mark.parametrize("budget", [0.0, 0.3])
+@pytest.mark.parametrize("budget", [0.0, pytest.param(0.3, marks=deep)])
 @pytest.mark.parametrize(
     "threshold", [lambda h: h.topk(4, -1)[0][:, -1:], lambda h: h.amax(-1, keepdim=True)], ids=["topk", "amax"]
 )

@@ -22,6 +22,7 @@ from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, can_dry_run
 from remat.pytorch.inductor.scheduled import InductorKernel, counting_kernels, scheduled_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.testing import dags
+from tests.modules import Of
 
 pytestmark = pytest.mark.filterwarnings("error:DuplicateAcrossKernels leaves")  # what users are warned of is a bug
 
@@ -80,50 +81,40 @@ def inlined(a: Tensor) -> Tensor:
     return b * c + (b * c).cumsum(0)
 
 
-class Gate(nn.Module):
+def gate() -> nn.Module:
     """Convolution, swish and a normalization: backward, five kernels read the sigmoid on CPU."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(8, 16, 3, padding=1)
-        self.scale = nn.Parameter(torch.randn(1, 16, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.convolution(x)
-        z = y * (self.scale * y).sigmoid()
+    def forward(net: Any, x: Tensor) -> Tensor:
+        y = net.convolution(x)
+        z = y * (net.scale * y).sigmoid()
         return (z / z.std((2, 3), keepdim=True)).mean((2, 3))
 
+    return Of(forward, convolution=nn.Conv2d(8, 16, 3, padding=1), scale=nn.Parameter(torch.randn(1, 16, 1, 1)))
 
-class Normalized(nn.Module):
+
+def normalized() -> nn.Module:
     """Convolution, batch normalization, relu: the gradient of the relu is read by two kernels only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution, self.norm = nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.convolution(x)).relu().sort(-1).values
+    both = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+    return Of(lambda net, x: net.both(x).sort(-1).values, both=both)
 
 
-class Attention(nn.Module):
+def attention() -> nn.Module:
     """Written-out attention: all that is large goes to a matrix product."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv = nn.Linear(32, 96)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(x).chunk(3, -1)
+    def forward(net: Any, x: Tensor) -> Tensor:
+        q, k, v = net.qkv(x).chunk(3, -1)
         return (q @ k.transpose(-2, -1)).softmax(-1) @ v
+
+    return Of(forward, qkv=nn.Linear(32, 96))
 
 
 @pytest.mark.parametrize(
     ("model", "shape", "least_gain"),
     [
-        (inlined, (64, 64), 0.0),
-        (Gate, (4, 8, 32, 32), 0.2),
-        (Normalized, (4, 8, 32, 32), 0.05),
-        (Attention, (8, 64, 32), 0.0),
+        (lambda: inlined, (64, 64), 0.0),
+        (gate, (4, 8, 32, 32), 0.2),
+        (normalized, (4, 8, 32, 32), 0.05),
+        (attention, (8, 64, 32), 0.0),
     ],
 )
 def test_inductors_count_never_rises_and_falls_where_values_are_written_for_several_kernels(
@@ -131,7 +122,7 @@ def test_inductors_count_never_rises_and_falls_where_values_are_written_for_seve
 ) -> None:
     """`least_gain` is a share of the bytes of both passes; 0 where Inductor leaves nothing to gain."""
     torch.manual_seed(0)
-    function, x = model() if isinstance(model, type) else model, torch.rand(*shape)
+    function, x = model(), torch.rand(*shape)
     before, after = scheduled(function, x), scheduled(function, x, **_PASS)
     assert len(after) <= len(before)
     assert moved(after) <= moved(before) * (1 - least_gain)
@@ -140,7 +131,7 @@ def test_inductors_count_never_rises_and_falls_where_values_are_written_for_seve
 
 def test_gradients_are_those_of_eager() -> None:
     torch.manual_seed(0)
-    model, x = Gate().double(), torch.rand(2, 8, 16, 16, dtype=torch.float64, requires_grad=True)
+    model, x = gate().double(), torch.rand(2, 8, 16, 16, dtype=torch.float64, requires_grad=True)
     parameters = (x, *model.parameters())
     expected = torch.autograd.grad(model(x).square().sum(), parameters)
     with counting_kernels() as kernels, fresh_compilation():

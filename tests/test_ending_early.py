@@ -41,6 +41,7 @@ from solvers.cpsat_backend import run_search
 
 GRAPH = Corpus.open().graph("small-gpt-fused-attention")
 TINY = Corpus.open().graph("qehvi-4")
+SMALLER = Corpus.open().graph("small-layernorm-gelu-mlp")
 
 
 def interrupting(after: int, looked_at: list[int]) -> Callable[[int, tuple[int, ...]], None]:
@@ -142,7 +143,7 @@ def test_what_may_take_long_has_a_time_limit(command: str) -> None:
     assert "--time-limit" in run(command, "--help").stdout
 
 
-@pytest.mark.parametrize("graph", [GRAPH, chain(60)], ids=["knows its calls", "does not"])
+@pytest.mark.parametrize("graph", [SMALLER, chain(60)], ids=["knows its calls", "does not"])
 def test_a_time_limit_is_one_for_the_whole_search_for_a_peak(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer plans are looked at, and the best of them is taken."""
     looked_at: list[int] = []
@@ -292,10 +293,10 @@ def test_without_a_time_limit_a_search_makes_a_number_of_predictions_that_depend
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("remat.improve.step_search._VALUES", 0)
-    limit = int(0.7 * memory_of(GRAPH).peak(next(saved for _, saved in one_liners(GRAPH))))
+    limit = int(0.8 * memory_of(SMALLER).peak(next(saved for _, saved in one_liners(SMALLER))))
     predicted = list[int]()
     for options in ({}, {}, {"time_limit_s": 300}):
-        new_graph = replace(GRAPH, meta={**GRAPH.meta})
+        new_graph = replace(SMALLER, meta={**SMALLER.meta})
         masks = set[bytes]()
         kernels = StepMemory.kernels_and_timeline
 
@@ -308,7 +309,7 @@ def test_without_a_time_limit_a_search_makes_a_number_of_predictions_that_depend
             found = remat.choose(new_graph, MemoryBudget(limit, of="peak"), **options)
         assert not found.termination.limit
         predicted.append(len(masks))
-    assert predicted[0] == predicted[1] <= 30 + len([*one_liners(GRAPH)])
+    assert predicted[0] == predicted[1] <= 30 + len([*one_liners(SMALLER)])
     assert predicted[2] > predicted[0]
 
 

@@ -24,6 +24,7 @@ from remat.answer.plan_facts import no_recompute_saved, no_recompute_saved_bytes
 from remat.errors import CertificateRejected
 from remat.improve.byte_budgets import default_saved_bytes
 from remat.improve.frontier import EAGER, PYTORCH
+from remat.improve.pareto_front import pareto_front
 from remat.improve.progress import ending_within
 from remat.plugin import SOURCE, FlowSolver, IntArray, Network, Sides
 from remat.problem.multipliers import BY_BYTES, BY_COST, Multipliers
@@ -434,3 +435,22 @@ def test_no_legal_plan_costs_less_than_the_bound_at_its_own_bytes(graph: remat.G
             if not (choice.recomputed[graph.plannable] & curve.problem.cannot_recompute.mask).any():
                 saved_bytes, cost = curve.price(choice.plan(graph))
                 assert (curve.bound(saved_bytes) or 0) <= cost
+
+
+COSTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12)
+
+
+def _beats(costs: tuple[int, int], others: tuple[int, int]) -> bool:
+    return costs != others and costs[0] <= others[0] and costs[1] <= others[1]
+
+
+@given(COSTS)
+def test_the_front_has_the_costs_that_no_other_ones_beat(costs: list[tuple[int, int]]) -> None:
+    unbeaten = sorted({one for one in costs if not any(_beats(other, one) for other in costs)})
+    assert pareto_front(costs, key=lambda one: one) == unbeaten
+
+
+@given(COSTS)
+def test_of_equal_items_the_first_stays(costs: list[tuple[int, int]]) -> None:
+    front = pareto_front(enumerate(costs), key=lambda item: item[1])
+    assert all(costs.index(pair) == place for place, pair in front)

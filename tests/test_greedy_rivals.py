@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
-from examples import with_backward
 from hypothesis import given
 from hypothesis import strategies as st
 
 import remat
-from costmodels import RecomputeTime
-from experiments.bench.greedy import CASES, EXAMPLE, SHARES, by_ratio, compare, loss
-from experiments.models.zoo import gpt2
-from experiments.rivals.greedy import Candidates, equal_layers, exact, greedy, knapsack
-from remat import Choice, Graph, GraphBuilder
+from experiments.bench.greedy import CASES, EXAMPLE, SHARES, by_ratio, loss
+from experiments.rivals.greedy import exact, greedy, knapsack
 from remat.facts.columns import BoolArray, IntArray
-from remat.improve.one_liners import every_layer_checkpointed
-from remat.predict.time.known_devices import find_device
 from tests.results_pages import PAGES, rows_of, sentences
 
 NUMBERS = st.tuples(st.integers(0, 30), st.integers(1, 12))
@@ -70,91 +63,6 @@ def test_greedy_may_drop_the_dearest_candidate_because_it_is_small() -> None:
     for budget in (8, 9):
         assert greedy(times, sizes, budget).tolist() == [False, True, True]
         assert by_ratio(times, sizes, budget).tolist() == [True, False, True]
-
-
-def layers(count: int = 2) -> Graph:
-    """Layers of two products, something cheap, and attention, whose second result only the backward pass reads."""
-    g = GraphBuilder()
-    names, where = [g.input("x", bytes=8)], dict[str, str]()
-    for layer in range(count):
-        up = g.op("mm", names[-1], bytes=6, flops=10**12, compute_bound=True)
-        cheap = g.op("gelu", up, bytes=5)
-        pair = g.op("attention", cheap, bytes=0, flops=10**13, compute_bound=True, cannot_save="a tuple")
-        out, sums = (g.op("getitem", pair, bytes=size) for size in (4, 1))
-        end = g.op("down", out, bytes=8, flops=10**12, compute_bound=True)
-        where |= dict.fromkeys((up, cheap, pair, out, sums, end), f"net.{layer}")
-        names += [cheap, out, sums, end]
-    return with_backward(g, names, where)
-
-
-def candidates_of(graph: Graph) -> tuple[Candidates, BoolArray]:
-    stays = every_layer_checkpointed(graph)
-    assert stays is not None
-    return Candidates.of(graph, RecomputeTime("flops").pose(graph), stays, find_device("h100")), stays
-
-
-def test_candidates_are_what_the_backward_pass_reads_of_a_layer_with_all_of_a_tuple() -> None:
-    graph = layers()
-    candidates, stays = candidates_of(graph)
-    pairs = zip(candidates.makers, candidates.values, strict=True)
-    found = [[graph.ops[made], *(graph.names[value] for value in values)] for made, values in pairs]
-    assert found == [
-        ["gelu", "gelu"],
-        ["attention", "getitem", "getitem_1"],
-        ["gelu", "gelu_1"],
-        ["attention", "getitem_2", "getitem_3"],
-    ]
-    assert candidates.sizes_bytes.tolist() == [5, 5] * 2
-    assert candidates.layers.tolist() == [0, 0, 1, 1]
-    assert stays[list(graph.names).index("down")], "what a layer passes on"
-
-
-def test_layers_share_a_budget_by_their_bytes_or_take_it_in_turn() -> None:
-    candidates, stays = candidates_of(layers(3))
-    assert candidates.uniform(15) == {0: 5, 1: 5, 2: 5}
-    assert candidates.one_after_another(15) == {0: 10, 1: 5, 2: 0}
-    kept = candidates.spend(exact, candidates.uniform(15))
-    assert kept.tolist() == [False, True] * 3
-    assert candidates.cost(kept) == candidates.times_ns[~kept].sum()
-    saved = candidates.saved(kept, stays)
-    assert saved.sum() == stays.sum() + 6
-
-
-def test_a_product_that_only_something_cheap_reads_has_no_price_in_the_knapsack() -> None:
-    graph = layers()
-    problem = RecomputeTime("flops").pose(graph)
-    candidates, stays = candidates_of(graph)
-    dear = np.array([graph.ops[made] != "gelu" for made in candidates.makers])
-    choice = Choice.from_saved(problem, candidates.saved(dear, stays)[graph.plannable])
-    assert candidates.cost(dear) < 10**12 < choice.cost(problem)
-
-
-def test_equal_layers_are_tied_place_by_place_as_an_enumeration_finds_them() -> None:
-    """Each of four places is saved in both layers, or in none."""
-    graph, budget = layers(), 31
-    free = RecomputeTime("flops").pose(graph)
-    places = [{"mm", "mm_1"}, {"gelu", "gelu_1"}, {"getitem", "getitem_2"}, {"getitem_1", "getitem_3"}]
-    costs: list[int] = []
-    for flags in product((False, True), repeat=len(places)):
-        names = {"x", "down", "down_1"}.union(*(place for place, flag in zip(places, flags, strict=True) if flag))
-        choice = Choice.from_saved(free, np.array([name in names for name in graph.names])[graph.plannable])
-        if choice.saved_bytes(free) <= budget:
-            costs.append(choice.cost(free))
-    tied = replace(free, tied=equal_layers(graph, free), budget_bytes=budget)
-    assert remat.solve(tied, "cpsat").objective == min(costs)
-    assert (remat.solve(replace(tied, tied=None), "cpsat").objective or 0) < min(costs)
-
-
-def test_no_answer_within_the_budget_is_below_its_bound() -> None:
-    model, args = gpt2(layers=2, width=32, heads=2, vocabulary=64, context=16, batch=2, fused=True)
-    for row in compare(remat.capture(model, *args), "small", (0.5,)):
-        within = [way for way in row["over"] if way != "dp knapsack"]
-        assert all(row["over"][way] <= 0 for way in within)
-        for costs in ("independent", "whole"):
-            assert all(row[costs]["bound"] <= row[costs][way] for way in within if way in row[costs])
-        assert row["independent"]["exact"] <= row["independent"]["ilp"] <= row["independent"]["by ratio"]
-        assert row["independent"]["ilp"] <= row["independent"]["greedy"]
-        assert row["whole"]["best"] <= min(row["whole"]["uniform"], row["whole"]["candidates"], row["whole"]["choose"])
 
 
 PAGE = sentences(PAGES["greedy"])

@@ -17,22 +17,19 @@ from remat.improve.joint_effects import joint_effects
 from remat.improve.one_liners import one_liners
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.step_predictor import StepPredictor, predictor_on
+from tests.modules import Of, Step
 
 LAYERS = 8
 
 
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.second(torch.tanh(self.first(x).sin()))
+def layer() -> nn.Module:
+    step: Step = lambda net, x: x + net.second(torch.tanh(net.first(x).sin()))  # noqa: E731
+    return Of(step, first=nn.Linear(64, 256), second=nn.Linear(256, 64))
 
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    model = nn.Sequential(*(Layer() for _ in range(LAYERS)))
+    model = nn.Sequential(*(layer() for _ in range(LAYERS)))
     return remat.capture(model, torch.randn(128, 64, requires_grad=True))
 
 
@@ -91,24 +88,19 @@ def test_changes_in_different_layers_share_one_prediction(graph: Graph, monkeypa
     assert len(joint_effects(predictor, *changes_of(graph, near=True))) == 1
 
 
-class Twins(nn.Module):
+def twins() -> nn.Module:
     """One kernel computes both of two values, which touch nothing in common."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.first(x.sin()) * self.second(x.cos())
+    both: Step = lambda net, x: net.first(x.sin()) * net.second(x.cos())  # noqa: E731
+    return Of(both, first=nn.Linear(64, 64), second=nn.Linear(64, 64))
 
 
 def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = remat.capture(Twins(), torch.randn(128, 64))
+    graph = remat.capture(twins(), torch.randn(128, 64))
     predictor = h100(graph)
     plans = plans_of(graph)
     before = saving_products(graph, plans)
-    twins = [plans.problem.index[name] for name in ("sin", "cos")]
-    changed = [[plans.legal.also_saving(before, np.array([v]))] for v in twins]
+    values = [plans.problem.index[name] for name in ("sin", "cos")]
+    changed = [[plans.legal.also_saving(before, np.array([v]))] for v in values]
     expected = alone(graph, predictor, before, changed)
     assert joint_effects(predictor, before, changed) == pytest.approx(dict(enumerate(expected)), abs=1e-6)
     one_step_only(monkeypatch)

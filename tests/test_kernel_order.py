@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from threading import Thread
 from typing import Any
 
@@ -60,6 +61,11 @@ ARGUMENTS = torch.zeros(4, 256, 64), torch.zeros(4, 16)
 PLAN = MemoryBudget(0.1)
 
 
+@cache
+def captured(layers: int, device: str | None = None) -> remat.Graph:
+    return remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
+
+
 @contextmanager
 def torchs_order() -> Iterator[None]:
     """A pass of the user's is at the place of ours."""
@@ -72,7 +78,7 @@ def torchs_order() -> Iterator[None]:
 )
 def test_the_peak_falls_as_predicted(device: str, layers: int, part: float) -> None:
     """By the code that Inductor writes: with its own order, and with ours."""
-    graph = remat.capture(Conditioned(layers=layers), *ARGUMENTS, device=device)
+    graph = captured(layers, device)
     plan = plan_of(graph, PLAN)
     saved = remat.Choice.from_plan(graph, plan).saved
     by_torch = with_torchs_order(graph)
@@ -90,10 +96,12 @@ def test_the_allocator_agrees_and_gradients_stay() -> None:
     graph, plan, measured = measured_peak((model, args, None), PLAN, kernels=False)
     assert remat.timeline(graph, plan).peak_bytes == pytest.approx(measured, rel=0.005)
     assert measured < 0.75 * remat.timeline(graph, plan, torchs_order=True).peak_bytes
+    torch.compiler.reset()
+    model = Conditioned(layers=2)  # of kernels that run: to compile those of four layers would take twice as long
     model(*args).backward()
     expected = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
-    remat.compile(model, plan=plan)(*args).backward()
+    remat.compile(model, cost_model=PLAN)(*args).backward()
     torch.testing.assert_close([parameter.grad for parameter in model.parameters()], expected)
 
 
@@ -110,8 +118,7 @@ def test_passes_and_settings_of_users_have_priority() -> None:
 @pytest.mark.parametrize("with_order", [False, True])
 def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(with_order: bool) -> None:
     """Set by hand, the partitioner comes with `KernelOrder` or without it."""
-    model = Conditioned(layers=3)
-    graph = remat.capture(model, *ARGUMENTS)
+    model, graph = Conditioned(layers=3), captured(3)
     limit = remat.timeline(graph, plan_of(graph, PLAN), torchs_order=not with_order).peak_bytes
     partitioner = Partitioner.of(MemoryBudget(f"{limit} B", of="peak"))
     settings = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}

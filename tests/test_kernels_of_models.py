@@ -19,11 +19,13 @@ from experiments.models.save_everything import SaveEverything, plan_of
 from remat.predict.kernels import Fuser
 from remat.predict.kernels.recorded_calls import calls_of
 from remat.predict.kernels.strides import eager_strides
+from remat.problem.costmodel import CostModel
 from remat.proof.validate import legal_choice
 from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
+from tests.modules import Of
 
 
 class Normalized(nn.Module):
@@ -114,16 +116,14 @@ def rotary(x: Tensor, weight: Tensor, positions: Tensor) -> Tensor:
     return y * angles + torch.cat([-y[..., 8:], y[..., :8]], -1) * (1 - angles)
 
 
-class NextWord(nn.Module):
+def next_word() -> nn.Module:
     """The last logits of each text say nothing: the gradient of the others is put into a tensor of zeros."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.last = nn.Embedding(512, 8), nn.Linear(8, 512, bias=False)
-
-    def forward(self, words: Tensor) -> Tensor:
-        logits = self.last(self.words(words))
+    def forward(net: Any, words: Tensor) -> Tensor:
+        logits = net.last(net.words(words))
         return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+
+    return Of(forward, words=nn.Embedding(512, 8), last=nn.Linear(8, 512, bias=False))
 
 
 # With one text, Inductor writes the gradient over the logits. With several, the flattened index has a division.
@@ -134,7 +134,7 @@ class NextWord(nn.Module):
 def test_a_gradient_that_is_put_into_zeros_is_written_over_what_it_is_of_as_by_inductor(
     texts: int, device: str | None
 ) -> None:
-    ((graph, plans),) = torchs_plans(NextWord(), torch.randint(512, (texts, 64)), budgets=[1.0], device=device)
+    ((graph, plans),) = torchs_plans(next_word(), torch.randint(512, (texts, 64)), budgets=[1.0], device=device)
     plan = plans[1.0]
     peak = remat.timeline(graph, plan).peak_bytes
     with virtual_gpu(device) if device else nullcontext():
@@ -270,42 +270,35 @@ def test_computed_images_of_one_channel_lie_side_by_side_as_channels_last_ones(s
     assert_as_inductor(graph, plan, peak=True)
 
 
-class Stem(nn.Module):
+def stem() -> nn.Module:
     """The first layers of many networks of images: a padded maximum of what no batch norm stores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(3, 8, 3, 2, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.max_pool2d(self.convolution(x).relu(), 3, 2, 1).sin().square().mean()
+    first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+    return Of(lambda net, x: net.first(x).sin().square().mean(), first=first)
 
 
 @pytest.mark.parametrize("plan", ["everything", "least"])
 def test_a_padded_maximum_shares_a_kernel_with_its_places_as_in_inductor(plan: str) -> None:
     """Both are walked in the order in which the image lies in memory, also at windows that begin outside of it."""
-    graph = remat.capture(Stem(), torch.randn(2, 3, 16, 16))
+    graph = remat.capture(stem(), torch.randn(2, 3, 16, 16))
     chosen = plan_of(graph, SaveEverything()) if plan == "everything" else remat.solve(MemoryBudget(0).pose(graph)).plan
     assert_as_inductor(graph, chosen)
 
 
-class Gated(nn.Module):
+def gated() -> nn.Module:
     """Convolutions of sequences, gated by a half of their channels."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolutions = nn.ModuleList(nn.Conv1d(8, 16, 3, padding=1) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for convolution in self.convolutions:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        for convolution in net.convolutions:
             x = x + nn.functional.glu(convolution(x), 1)
         return x.exp().mean()
+
+    return Of(forward, convolutions=nn.ModuleList(nn.Conv1d(8, 16, 3, padding=1) for _ in range(2)))
 
 
 @pytest.mark.parametrize("device", ["cpu", "h100"])
 @pytest.mark.parametrize("plan", deep_except(["half"], PLANS))
 def test_kernels_of_gates_are_inductors(plan: str, device: str) -> None:
-    graph = remat.capture(Gated(), torch.randn(4, 8, 64))
+    graph = remat.capture(gated(), torch.randn(4, 8, 64))
     chosen = remat.solve(PLANS[plan].pose(graph)).plan
     assert_as_inductor(graph, chosen, device=device)
 
@@ -397,14 +390,13 @@ def test_an_image_whose_elements_lie_in_the_same_place_is_not_laid_out_channels_
     assert_as_inductor(graph, plan_of(graph, SaveEverything()), peak=True)
 
 
-class Squares(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.square().mean()
-
-
 def test_a_sum_of_all_pixels_runs_along_memory() -> None:
     """Its parts are then rows of channels-last images, which are not split again."""
-    graph = remat.capture(nn.Sequential(nn.Conv2d(3, 96, 3), Squares()), torch.randn(2, 3, 12, 12), device="h100")
+    graph = remat.capture(
+        Of(lambda net, x: net.first(x).square().mean(), first=nn.Conv2d(3, 96, 3)),
+        torch.randn(2, 3, 12, 12),
+        device="h100",
+    )
     assert_as_inductor(graph, plan_of(graph, SaveEverything()))
 
 
@@ -426,3 +418,49 @@ def test_what_is_reshaped_before_a_convolution_is_stored_as_by_inductor(reshaped
     plan = remat.solve(MemoryBudget(0.0).pose(graph)).plan
     assert plan is not None
     assert_as_inductor(graph, plan, peak=True)
+
+
+class Turned(nn.Module):
+    """Four heads of queries and two of keys and values, in half precision; the angles are in single precision."""
+
+    def __init__(self, *, normalized: bool) -> None:
+        super().__init__()
+        sizes = (64, 32, 32, 64)
+        self.linear = nn.ModuleList(nn.Linear(64, n, bias=False, dtype=torch.bfloat16) for n in sizes)
+        norms = [nn.RMSNorm(n, dtype=torch.bfloat16) if normalized else nn.Identity() for n in sizes[:2]]
+        self.norms, self.frequencies = nn.ModuleList(norms), nn.Parameter(torch.rand(8), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = torch.arange(x.shape[1], device=x.device)[None, :, None].float()
+        angles = (positions * self.frequencies).repeat(1, 1, 2)
+        cos, sin = angles.cos() * 1.0, angles.sin() * 1.0
+        if isinstance(self.norms[0], nn.Identity):
+            cos, sin = cos.bfloat16(), sin.bfloat16()
+
+        def turned(y: Tensor) -> Tensor:
+            other = torch.cat([-y[..., 8:], y[..., :8]], -1)
+            return (y * cos[:, None] + other * sin[:, None]).bfloat16()
+
+        q, k, v = (linear(x) for linear in self.linear[:3])
+        q, k, v = (y.unflatten(-1, (-1, 16)).transpose(1, 2) for y in (self.norms[0](q), self.norms[1](k), v))
+        k, v = (y[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2) for y in (turned(k), v))
+        mixed = nn.functional.scaled_dot_product_attention(turned(q), k, v, is_causal=True)
+        return self.linear[3](mixed.transpose(1, 2).flatten(2)).float().square().mean()
+
+
+@pytest.mark.parametrize(
+    ("normalized", "cost_model"),
+    [
+        # The gradient of a key computes the same sine for two slices, which counts as one operation.
+        (False, ByteTraffic(mode="aggressive")),
+        # A query that two calls read is laid out as the loop that writes it reads.
+        (False, MemoryBudget(0.0)),
+        # A query is laid out otherwise than in eager mode, and so is the result of attention.
+        (True, MemoryBudget(0.0)),
+    ],
+    ids=str,
+)
+def test_queries_that_are_turned_by_position(normalized: bool, cost_model: CostModel) -> None:
+    x = torch.randn(2, 256, 64, dtype=torch.bfloat16)
+    graph = remat.capture(Turned(normalized=normalized), x, device="h100")
+    assert_as_inductor(graph, remat.solve(cost_model.pose(graph)).plan, peak=True)

@@ -12,22 +12,11 @@ import numpy as np
 import pytest
 
 from experiments.benchmark.arrays import COLUMNS, load_arrays
-from experiments.benchmark.league import gap, shifted_mean, standings
+from experiments.benchmark.league import standings
 from experiments.benchmark.manifest import FOLDER
 from remat import Problem
 
 INSTANCE = FOLDER / "instances" / "qehvi-8.json.gz"
-
-
-def test_the_shifted_mean_is_between_the_mean_of_products_and_the_mean_of_sums() -> None:
-    assert shifted_mean([1, 4], 0) == pytest.approx(2)
-    assert shifted_mean([0, 3], 1) == pytest.approx(1)
-    assert shifted_mean([1, 4], 1e9) == pytest.approx(2.5)
-
-
-def test_a_gap_is_a_share_of_the_answer_and_whole_without_one() -> None:
-    assert [gap(cost, 50) for cost in (None, 50, 100)] == [1, 0, 0.5]
-    assert [gap(cost, 0) for cost in (0, 7)] == [0, 1]
 
 
 def test_methods_are_compared_on_the_rows_that_they_share() -> None:

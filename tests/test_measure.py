@@ -13,7 +13,6 @@ from depth import deep
 from torch import Tensor, nn
 
 import remat
-from experiments.accuracy import gpu_training
 from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure.saved import peak_bytes, saved_activations
@@ -243,13 +242,3 @@ def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypa
     measure(Squares(3, 3), torch.randn(2, 3), strategies={"eager": lambda model: model}, repeats=1)
     assert results
     assert set(alive) == {0}
-
-
-def test_training_on_a_gpu_is_compared_with_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here on a CPU; a step that computes something else is named, with what differs."""
-    (right,) = gpu_training.measure(("dictionary output", "aggressive"))
-    assert (right["verdict"], right["reference"], right["detail"]) == ("equal", "eager", "")
-    monkeypatch.setattr(gpu_training.remat, "compile", lambda model, **options: lambda x: model(x + 1))
-    (wrong,) = gpu_training.measure(("pointwise chain", "save least"))
-    assert wrong["verdict"] == "differs"
-    assert "Mismatched elements" in wrong["detail"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from depth import deep
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
@@ -26,6 +28,7 @@ from remat.errors import UnknownName
 from remat.improve.one_liners import layers_of
 from remat.predict.buffers.orders import has_torchs_order
 from remat.pytorch import MemoryPolicy
+from tests.modules import Of
 
 Sample = tuple[nn.Module, tuple[Tensor, ...]]
 
@@ -55,15 +58,6 @@ class Mixture(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x.square().mean()
-
-
-class Summed(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x).square().mean()
 
 
 def llama() -> Sample:
@@ -113,8 +107,13 @@ def equal(some: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> bool:
     return len(some) == len(others) and all(map(torch.equal, some, others))
 
 
-@pytest.mark.parametrize("share", ["75%", "45%"])
-@pytest.mark.parametrize("name", MODELS)
+QUICK = [("GPT", "45%"), ("Llama", "75%"), ("convolutions", "45%"), ("experts", "45%")]
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [pytest.param(*each, marks=() if each in QUICK else deep) for each in product(MODELS, ["75%", "45%"])],
+)
 def test_a_tagged_step_has_the_same_gradients_and_exactly_the_predicted_peak(name: str, share: str) -> None:
     step, policy = made(name), MemoryPolicy(MemoryBudget(share, of="peak"))
     graph = policy.graph(step.module)
@@ -162,7 +161,10 @@ def test_nothing_that_enters_a_layer_is_recomputed_unless_that_is_allowed(annota
 def test_random_operators_run_once() -> None:
     torch.manual_seed(0)
     model, args = perceptron(dropout=0.3)
-    step, policy = traced(Summed(model), args), MemoryPolicy(MemoryBudget(0.0))
+    step, policy = (
+        traced(Of(lambda net, *inputs: net.model(*inputs).square().mean(), model=model), args),
+        MemoryPolicy(MemoryBudget(0.0)),
+    )
     torch.manual_seed(1)
     untagged = run(step.module, step.inputs)
     for follow in (recomputing, torchs_pass):
@@ -265,7 +267,7 @@ def test_copies_of_parameters_are_made_again() -> None:
     torch.manual_seed(0)
     model, args = perceptron()
     with torch.autocast("cpu"):
-        step = traced(Summed(model), args)
+        step = traced(Of(lambda net, *inputs: net.model(*inputs).square().mean(), model=model), args)
     parameters = [f"arg0_{i + 1}" for i in range(len(step.inputs) - 1)]
     casts = {node.name for node in step.module.graph.nodes if node.args and str(node.args[0]) in parameters}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from tests.depth import deep_except
+from tests.modules import Of
 
 
 class Block(nn.Module):
@@ -37,17 +39,15 @@ class Block(nn.Module):
         return x + self.perceptron(self.norms[1](x))
 
 
-class ClassToken(nn.Module):
+def class_token(classes: int = 10, width: int = 128) -> nn.Module:
     """Classifies 64 patches by one more token, so that rows of attention have 65 numbers."""
 
-    def __init__(self, classes: int = 10, width: int = 128) -> None:
-        super().__init__()
-        self.token, self.blocks = nn.Parameter(torch.randn(1, 1, width)), nn.Sequential(*(Block(width, 4),) * 2)
-        self.head = nn.Linear(width, classes)
+    def forward(net: Any, patches: Tensor, labels: Tensor) -> Tensor:
+        x = net.blocks(torch.cat([net.token.expand(len(patches), -1, -1), patches], 1))
+        return nn.functional.cross_entropy(net.head(x[:, 0]), labels)
 
-    def forward(self, patches: Tensor, labels: Tensor) -> Tensor:
-        x = self.blocks(torch.cat([self.token.expand(len(patches), -1, -1), patches], 1))
-        return nn.functional.cross_entropy(self.head(x[:, 0]), labels)
+    token, blocks = nn.Parameter(torch.randn(1, 1, width)), nn.Sequential(*(Block(width, 4),) * 2)
+    return Of(forward, token=token, blocks=blocks, head=nn.Linear(width, classes))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ class ClassToken(nn.Module):
     ids=str,
 )
 def test_attention_with_a_class_token_has_the_kernels_and_the_peak_of_inductors_code(cost_model: CostModel) -> None:
-    step = ClassToken()
+    step = class_token()
     graph = remat.capture(step, torch.randn(2, 64, 128), torch.zeros(2, dtype=torch.long), device="h200")
     plan = remat.solve(cost_model.pose(graph)).plan
     assert plan is not None

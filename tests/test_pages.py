@@ -1,12 +1,18 @@
-"""Markdown pages: how the writer writes, and that the committed pages are what the code makes of the committed data."""
+"""The committed pages are what the code makes of the committed rows, which are kept: a run goes on where it stopped."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.pages import pages
-from experiments.report.markdown import cell, cited, table
-from experiments.report.result_table import RESULTS
+from experiments.report import result_table
+from experiments.report.result_table import RESULTS, ResultTable
 
 
 def test_every_committed_page_is_what_its_data_says() -> None:
@@ -18,23 +24,55 @@ def test_every_committed_page_is_what_its_data_says() -> None:
     assert [path.name for path, text in found.items() if text != path.read_text()] == []
 
 
-def test_columns_of_numbers_are_aligned_to_the_right() -> None:
-    rows = [("a", 1, "1.5 %", "**2**", "no", ""), ("b", 2000, "-3e-05", "none", "2", "")]
-    head, marks, first, second = table(("name", "n", "share", "most", "half", "empty"), rows).splitlines()
-    assert head == "| name | n | share | most | half | empty |"
-    assert marks == "|---|--:|--:|---|---|---|"
-    assert (first, second) == ("| a | 1 | 1.5 % | **2** | no |  |", "| b | 2,000 | -3e-05 | none | 2 |  |")
-    assert table(("a", "b"), []) == "| a | b |\n|---|---|"
+@dataclass
+class Numbers:
+    """An experiment that squares numbers, and notes which ones it was asked about, until it is killed."""
+
+    asked: list[int] = field(default_factory=list[int])
+    killed_at: int = -1
+
+    def measure(self, number: int) -> Iterator[dict[str, Any]]:
+        self.asked.append(number)
+        if number == self.killed_at:
+            raise KeyboardInterrupt
+        yield {"square": number**2, "nested": {"half": number / 2}}
+
+    @property
+    def table(self) -> ResultTable[int]:
+        return ResultTable(
+            "experiments.squares",
+            "Squares",
+            "What squares are.",
+            cases=lambda: (3, 1, 2),
+            key=str,
+            measure=self.measure,
+            summary=lambda rows: [f"{len(rows)} numbers"],
+        )
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, ""), (True, "True"), (12345, "12,345"), (0.123456, "0.1235"), ("a\n| b <c>", "a \\| b \\<c>")],
-)
-def test_a_value_stays_one_cell(value: object, text: str) -> None:
-    assert cell(value) == text
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run is of a commit of its own."""
+    commits = iter("abcdef")
+    facts = {"torch": "2", "machine": "m", "date": "d"}
+    monkeypatch.setattr(result_table, "provenance", lambda: facts | {"commit": next(commits)})
 
 
-def test_a_run_is_cited_by_the_command_of_today() -> None:
-    origin = {"command": "python -m experiments.former", "commit": "0", "torch": "2", "machine": "m", "date": "d"}
-    assert cited(origin, "experiments.bench.now") == "`python -m experiments.bench.now`: commit 0, torch 2, m, d"
+def rows(folder: Path) -> list[tuple[str, int, int]]:
+    found = json.loads((folder / "squares.json").read_text())
+    return [(row["case"], row["square"], row["run"]) for row in found["rows"]]
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_killed_run_keeps_what_it_has_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    numbers = Numbers(killed_at=2)
+    with pytest.raises(KeyboardInterrupt):
+        numbers.table.fill(folder=tmp_path)
+    assert rows(tmp_path) == [("3", 9, 0), ("1", 1, 0)]
+    again = Numbers()
+    again.table.fill(folder=tmp_path)
+    assert again.asked == [2]
+    assert rows(tmp_path) == [("3", 9, 0), ("1", 1, 0), ("2", 4, 1)], "in the order of the cases, each with its run"
+    text = (tmp_path / "squares.md").read_text()
+    assert "- 2 of 3 rows: `python -m experiments.squares`: commit a, torch 2, m, d" in text
+    assert "- 1 of 3 rows: `python -m experiments.squares`: commit b" in text

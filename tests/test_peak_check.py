@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,7 @@ from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import counted, human_bytes
 from tests.depth import deep, deep_except
+from tests.modules import Of, Step
 
 
 class Blocks(nn.Module):
@@ -93,53 +95,47 @@ def peak_of(step: Callable[..., Tensor], model: nn.Module, *args: Tensor) -> int
     return peak_bytes(train, torch.device("cpu"))
 
 
-def limit_of(model: nn.Module, x: Tensor, share: float) -> int:
-    """A part of the way from the smallest peak that is found to that of the fastest plan, in bytes."""
-    graph = remat.capture(model, x)
+@cache
+def ends() -> tuple[int, int]:
+    """The smallest peak of `Blocks` that is found, and that of the fastest plan, where both are predicted too low."""
+    graph = remat.capture(Blocks(), torch.randn(64, 32))
     found = [remat.choose(graph, MemoryBudget(budget, of="peak")).plan for budget in (0.0, 1.0)]
     least, most = (remat.timeline(graph, plan).peak_bytes for plan in found if plan is not None)
+    return least, most
+
+
+def limit_of(share: float) -> int:
+    """A part of the way from one end to the other, in bytes."""
+    least, most = ends()
     return least + int(share * (most - least))
 
 
-class Images(nn.Module):
+def images() -> nn.Module:
     """Convolutions, whose library takes memory while it runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two, self.norm = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3), nn.BatchNorm2d(16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(self.norm(self.one(x)).relu()).square().mean()
+    parts = {"one": nn.Conv2d(3, 16, 3), "two": nn.Conv2d(16, 8, 3), "norm": nn.BatchNorm2d(16)}
+    return Of(lambda net, x: net.two(net.norm(net.one(x)).relu()).square().mean(), **parts)
 
 
-class Narrow(nn.Module):
+def narrow() -> nn.Module:
     """Hands over what the backward pass writes over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead, self.behind = nn.Linear(32, 4), nn.Linear(4, 32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.behind(self.ahead(x).sigmoid()) - x).square().mean()
+    layers = nn.Sequential(nn.Linear(32, 4), nn.Sigmoid(), nn.Linear(4, 32))
+    return Of(lambda net, x: (net.layers(x) - x).square().mean(), layers=layers)
 
 
-class Patches(nn.Module):
+def patches() -> nn.Module:
     """Reads an image of one channel, which oneDNN pads to eight for the gradients of filters on some processors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read, self.behind = nn.Conv2d(1, 16, 8, 8), nn.Linear(16, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.behind(self.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()
+    step: Step = lambda net, x: net.behind(net.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()  # noqa: E731
+    return Of(step, read=nn.Conv2d(1, 16, 8, 8), behind=nn.Linear(16, 8))
 
 
-class Heads(nn.Module):
+def heads() -> nn.Module:
     """Fused attention takes blocks for each thread."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(net: Any, x: Tensor) -> Tensor:
         heads = x.view(2, 4, 64, 8)
         return nn.functional.scaled_dot_product_attention(heads.sin(), heads.cos(), heads).square().mean()
+
+    return Of(forward)
 
 
 @pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])
@@ -148,10 +144,10 @@ class Heads(nn.Module):
     ("make", "shape"),
     [
         (Blocks, (64, 32)),
-        (Narrow, (64, 32)),
-        (Images, (2, 3, 16, 16)),
-        (Patches, (2, 1, 32, 32)),
-        (Heads, (2, 4 * 64 * 8)),
+        (narrow, (64, 32)),
+        (images, (2, 3, 16, 16)),
+        (patches, (2, 1, 32, 32)),
+        (heads, (2, 4 * 64 * 8)),
     ],
 )
 def test_the_check_says_what_the_allocator_hands_out(
@@ -161,12 +157,12 @@ def test_the_check_says_what_the_allocator_hands_out(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        x = torch.randn(shape, requires_grad=make is Heads)
+        x = torch.randn(shape, requires_grad=make is heads)
         graph, plan, bytes_ = measured_peak((make(), (x,), None), budget, kernels=False)
         assert rehearsed_peak(graph, plan) == bytes_
     finally:
         torch.set_num_threads(before)
-    if make is Heads:
+    if make is heads:
         assert remat.timeline(graph, plan).peak_bytes == bytes_
 
 
@@ -181,7 +177,7 @@ def test_a_sparse_gradient_takes_the_memory_of_its_rows() -> None:
 
 
 def test_a_limit_is_kept_where_a_library_takes_most() -> None:
-    model, x = Patches(), torch.randn(2, 1, 32, 32)
+    model, x = patches(), torch.randn(2, 1, 32, 32)
     step = remat.compile(model, cost_model=MemoryBudget(0.65, of="peak"))
     with no_cpu_kernels():
         real = peak_of(step, model, x)
@@ -190,7 +186,7 @@ def test_a_limit_is_kept_where_a_library_takes_most() -> None:
 
 
 def test_copies_of_filters_are_reported() -> None:
-    model, x = Images(), torch.randn(2, 3, 16, 16)
+    model, x = images(), torch.randn(2, 3, 16, 16)
     step = remat.compile(model, cost_model=MemoryBudget(0.5), codegen=False)
     step(x).backward()
     (row,) = step.report().as_frame().to_dict("records")
@@ -205,7 +201,7 @@ def test_copies_of_filters_are_reported() -> None:
 def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_low: None) -> None:
     model, eager = Blocks(), Blocks()
     eager.load_state_dict(model.state_dict())
-    limit = limit_of(model, x, 0.6)
+    limit = limit_of(0.6)
     step = remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))
     assert peak_of(step, model, x) <= limit
     row, graph = step.report().as_frame().to_dict("records")[0], remat.capture(model, x)
@@ -221,7 +217,7 @@ def test_the_next_plan_is_taken_where_the_prediction_is_too_low(x: Tensor, too_l
 
 def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_warning(x: Tensor, too_low: None) -> None:
     model = Blocks()
-    limit = 97 * limit_of(model, x, 0.0) // 100
+    limit = 97 * limit_of(0.0) // 100
     with pytest.raises(remat.LimitReached, match="no plan was found with a peak of at most"):
         remat.compile(model, cost_model=MemoryBudget(limit, of="peak"))(x)
     torch.compiler.reset()
@@ -234,7 +230,7 @@ def test_a_size_that_no_plan_keeps_is_refused_and_a_fraction_is_raised_with_a_wa
 def test_the_device_is_checked_as_well(x: Tensor, too_low: None) -> None:
     model = Blocks()
     own = sum(tensor.nbytes for tensor in (x, *model.parameters())) + 4
-    limit = int(limit_of(model, x, 0.6) * 5 / 4)
+    limit = int(limit_of(0.6) * 5 / 4)
     step = remat.compile(model, cost_model=MemoryBudget(limit + own, of="device", optimizer="none"))
     step(x).backward()
     assert step.report().as_frame().checked_peak_bytes.max() <= limit

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.sources import EVERYTHING, NOTHING, NUMBERS, OURS, PYTORCH, SOURCES, counted, timed
+from experiments.sources import EVERYTHING, NOTHING, NUMBERS, OURS, PYTORCH, SOURCES, counted
 from tests.results_pages import rows_of, section, sentences
 
 SIZE = 2**12
@@ -38,12 +38,6 @@ def test_the_mask_takes_a_byte_an_element_where_the_random_numbers_take_four() -
     rows = by_strategy(counted(SOURCES["mask"], SIZE, None))
     assert rows[NUMBERS]["saved"] == pytest.approx(1, abs=0.01)
     assert rows[OURS]["saved"] == pytest.approx(0.25, abs=0.01)
-
-
-def test_a_step_is_timed_under_every_strategy_and_computes_what_eager_mode_does() -> None:
-    rows = by_strategy(timed(SOURCES["EvoNorm"], 1, (2, 32, 4, 4)))
-    assert list(rows) == list(SOURCES["EvoNorm"].strategies)
-    assert all(row["ms"] > 0 for row in rows.values())
 
 
 def test_what_the_results_say_of_the_sources() -> None:

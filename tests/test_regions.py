@@ -134,13 +134,6 @@ def test_by_default_a_region_is_a_module_that_computes_a_product_itself(gpt: Gra
     assert RegionProblem.of(gpt, A100, "layers").names == ("blocks.0", "blocks.1")
 
 
-def test_tied_regions_decide_alike(gpt: Graph) -> None:
-    free, tied = (choose_graph_regions(gpt, 0.5, tied=flag) for flag in (False, True))
-    assert tied.cost_ns >= free.cost_ns
-    for name, saved in tied.decisions.items():
-        assert tied.decisions[name.replace("blocks.0", "blocks.1")] is saved
-
-
 def test_a_limit_of_the_peak_is_kept_by_prediction(gpt: Graph) -> None:
     most = choose_graph_regions(gpt, 1.0, of="peak")
     assert most.peak_bytes is not None

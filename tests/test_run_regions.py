@@ -24,6 +24,7 @@ from experiments.models.zoo import gpt2
 from remat import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.pytorch.eager import region_contexts
 from remat.pytorch.eager.regions import Regions
+from tests.modules import Of, Step
 
 
 class Operators(TorchDispatchMode):
@@ -299,19 +300,9 @@ def test_decisions_travel_as_json_that_is_yaml(tmp_path: Path) -> None:
         Regions.load(tmp_path / "regions.yaml")
 
 
-class Overwriting(nn.Module):
-    """A layer that writes into what its first part has computed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x).add_(1)).sin()
-
-
 def test_what_cannot_be_run_is_refused() -> None:
-    model, x = nn.ModuleList([Overwriting()]), torch.ones(2, 8)
+    overwriting = pair(lambda net, x: net.second(net.first(x).add_(1)).sin())
+    model, x = nn.ModuleList([overwriting]), torch.ones(2, 8)
     with (
         Regions(("0",), ("0.first",), ("0.second",)).apply(model),
         pytest.raises(CaptureError, match="overwrites what a saved region has computed"),
@@ -323,67 +314,48 @@ def test_what_cannot_be_run_is_refused() -> None:
         remat.choose_regions(gpt_graph(), x, budget=0.5)
 
 
-class Counting(nn.Module):
+def pair(function: Step, **more: Any) -> nn.Module:
+    """A layer of two parts, and more if asked for."""
+    return Of(function, **({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)} | more))
+
+
+def counting(reads: bool) -> nn.Module:
     """A layer that counts its calls, and may read the count."""
 
-    def __init__(self, reads: bool) -> None:
-        super().__init__()
-        self.first, self.second, self.reads = nn.Linear(8, 8), nn.Linear(8, 8), reads
-        self.register_buffer("count", torch.zeros(()))
+    def forward(net: Any, x: Tensor) -> Tensor:
+        net.count += 1
+        return net.second(net.first(x * net.count if reads else x)).sin()
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return self.second(self.first(x * self.count if self.reads else x)).sin()
+    return pair(forward, count=torch.zeros(()))
 
 
-class Drawing(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.generator = nn.Linear(8, 8), nn.Linear(8, 8), torch.Generator()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x * torch.rand(x.shape, generator=self.generator))).sin()
+def drawing() -> nn.Module:
+    generator = torch.Generator()
+    return pair(lambda net, x: net.second(net.first(x * torch.rand(x.shape, generator=generator))).sin())
 
 
-class Scaling(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
-
-
-class ScalingLayer(nn.Module):
+def scaling() -> nn.Module:
     """A layer that writes what a part of it reads, which may be saved."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = Scaling(), nn.Linear(8, 8)
+    def forward(net: Any, x: Tensor) -> Tensor:
+        net.first.scale += 1
+        return net.second(net.first(x.sin())).sin()
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.first.scale += 1
-        return self.second(self.first(x.sin())).sin()
+    return pair(forward, first=Of(lambda net, x: x * net.scale, scale=torch.ones(())))
 
 
-class Normalizing(nn.Module):
+def normalizing() -> nn.Module:
     """A layer that reads the running statistics that it updates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 8), nn.BatchNorm1d(8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.first(x)) * self.second.running_var
+    return pair(lambda net, x: net.second(net.first(x)) * net.second.running_var, second=nn.BatchNorm1d(8))
 
 
 @pytest.mark.parametrize(
     ("layer", "why"),
     [
-        (Counting(reads=True), r"aten\.add_.* overwrites a buffer .* reads"),
-        (ScalingLayer(), r"aten\.add_.* overwrites a buffer .* that the backward pass reads"),
-        (Normalizing(), r"aten\.native_batch_norm.* overwrites a buffer .* that aten\.mul.* reads"),
-        (Drawing(), r"draws from a torch\.Generator"),
+        (counting(reads=True), r"aten\.add_.* overwrites a buffer .* reads"),
+        (scaling(), r"aten\.add_.* overwrites a buffer .* that the backward pass reads"),
+        (normalizing(), r"aten\.native_batch_norm.* overwrites a buffer .* that aten\.mul.* reads"),
+        (drawing(), r"draws from a torch\.Generator"),
     ],
 )
 def test_a_layer_that_would_compute_something_else_when_it_runs_again_is_refused(layer: nn.Module, why: str) -> None:
@@ -404,7 +376,7 @@ def test_a_cache_of_keys_and_values_is_not_filled_twice() -> None:
 
 
 def test_a_layer_may_update_a_buffer_that_it_does_not_read() -> None:
-    model = nn.ModuleList([Counting(reads=False), nn.BatchNorm1d(8)])
+    model = nn.ModuleList([counting(reads=False), nn.BatchNorm1d(8)])
     x = torch.randn(4, 8)
     with Regions(("0", "1"), ("0.first",), ("0.second", "1")).apply(model):
         model[1](model[0](x)).square().sum().backward()
@@ -459,70 +431,35 @@ def test_what_torch_remat_cannot_do_is_refused() -> None:
             regions.apply_torch_remat(model)
 
 
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(8, 16), nn.Linear(16, 8)
+def writing_after_the_layer() -> nn.Module:
+    """A layer returns what its region computes, and a function of it."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(torch.tanh(self.inner(x)))
-
-
-class Layer(nn.Module):
-    """Returns what the region computes, and a function of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = Attention()
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        y = self.attention(x)
-        return y, torch.sigmoid(y)
-
-
-class WritesAfterTheLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Layer(), Layer()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        for layer in net.layers:
             y, gate = layer(x)
             x = y.relu_() + gate
         return x.sum()
 
+    regions = (nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)) for _ in range(2))
+    layers = (Of(lambda net, x: ((y := net.attention(x)), torch.sigmoid(y)), attention=region) for region in regions)
+    return Of(forward, layers=nn.ModuleList(layers))
 
-class Gate(nn.Module):
+
+def writing_in_the_layer() -> nn.Module:
     """One region overwrites what another one computed, after a recomputed operator has read it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(8, 8), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.up(x)
-        return torch.sigmoid(y) * self.down(y)
-
-
-class WritesInTheLayer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([Gate(), Gate()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x.sum()
+    downs = (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8)) for _ in range(2))
+    gates = (Of(lambda net, x: torch.sigmoid(y := net.up(x)) * net.down(y), up=nn.Linear(8, 8), down=d) for d in downs)
+    return Of(lambda net, x: net.layers[1](net.layers[0](x)).sum(), layers=nn.ModuleList(gates))
 
 
 @pytest.mark.parametrize(
     ("make", "regions"),
     [
-        (WritesAfterTheLayer, ["layers.*.attention"]),
-        (WritesInTheLayer, ["layers.*.up", "layers.*.down"]),
+        (writing_after_the_layer, ["layers.*.attention"]),
+        (writing_in_the_layer, ["layers.*.up", "layers.*.down"]),
     ],
 )
-def test_a_kept_result_that_is_overwritten_is_refused(make: type[nn.Module], regions: list[str]) -> None:
+def test_a_kept_result_that_is_overwritten_is_refused(make: Callable[[], nn.Module], regions: list[str]) -> None:
     """All gradients were wrong, without an error."""
     model, x = make(), torch.randn(4, 8)
     chosen = remat.choose_regions(model, x, budget=1.0, regions=regions)
@@ -530,29 +467,19 @@ def test_a_kept_result_that_is_overwritten_is_refused(make: type[nn.Module], reg
         model(x).backward()
 
 
-class Sparse(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
+def sparse_block() -> nn.Module:
+    def mixed(net: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
-            mask = self.linear(x).relu().to_sparse()
+            mask = net.linear(x).relu().to_sparse()
         return torch.sparse.mm(mask, x)
 
-
-class SparseBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mixing, self.out = Sparse(), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.out(self.mixing(torch.sin(x))))
+    parts: dict[str, nn.Module] = {"mixing": Of(mixed, linear=nn.Linear(8, 8)), "out": nn.Linear(8, 8)}
+    return Of(lambda net, x: torch.tanh(net.out(net.mixing(torch.sin(x)))), **parts)
 
 
 def test_sparse_results_of_a_saved_region_are_kept() -> None:
     """They have no storage, so they were taken for views, and made again of what was not kept."""
-    model, x = nn.ModuleDict({"blocks": nn.Sequential(SparseBlock(), SparseBlock())}), torch.randn(8, 8)
+    model, x = nn.ModuleDict({"blocks": nn.Sequential(sparse_block(), sparse_block())}), torch.randn(8, 8)
     layers = ("blocks.0", "blocks.1")
     regions = Regions(layers, tuple(f"{layer}.mixing" for layer in layers), tuple(f"{layer}.out" for layer in layers))
 
@@ -569,25 +496,21 @@ def test_sparse_results_of_a_saved_region_are_kept() -> None:
 
 
 def test_a_missing_module_leaves_the_model_as_it_is() -> None:
-    model = WritesInTheLayer()
+    model = writing_in_the_layer()
     regions = Regions(("layers.0", "layers.7"), ("layers.0.up",), ())
     with pytest.raises(InvalidOption, match=r"no module 'layers\.7'"):
         regions.apply(model)
     assert not any("forward" in module.__dict__ for module in model.modules())
 
 
-class Chain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(64, 64), nn.Linear(64, 64)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.sin(self.up(x)).exp().cos().tanh())
+def residual() -> nn.Module:
+    step: Step = lambda net, x: x + net.down(torch.sin(net.up(x)).exp().cos().tanh())  # noqa: E731
+    return Of(step, up=nn.Linear(64, 64), down=nn.Linear(64, 64))
 
 
 def test_what_nobody_reads_is_not_kept_whatever_was_freed_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of freed storages were used again, and so taken for what somebody had read."""
-    model, held = nn.Sequential(*[Chain() for _ in range(8)]), list[int]()
+    model, held = nn.Sequential(*[residual() for _ in range(8)]), list[int]()
     end = region_contexts._Forward.__exit__
 
     def noted(self: Any, *error: Any) -> None:

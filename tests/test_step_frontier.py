@@ -114,12 +114,6 @@ def test_bad_input_is_refused_with_one_clear_error(graph: Graph, budgets: object
         remat.step_frontier(graph, budgets)  # type: ignore[arg-type]
 
 
-def test_old_names_say_what_to_use_instead() -> None:
-    for name in ("refine", "Refined", "traffic_frontier", "TrafficFrontier"):
-        with pytest.raises(AttributeError, match=r"remat\.(choose|step_frontier)"):
-            getattr(remat, name)
-
-
 def test_a_search_that_one_limit_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     within, calls = StepPlans.within, list[int]()
 

@@ -168,7 +168,7 @@ class Ending(Block):
         return x
 
 
-@pytest.mark.parametrize("budget", [0.3, 0.6])
+@pytest.mark.parametrize("budget", deep_except([0.3], [0.3, 0.6]))
 def test_a_graph_counts_as_often_as_it_is_called(budget: float) -> None:
     """Of a budget of 0.3, which was kept, the report said 40%."""
     report, kept = beside_default(lambda: nn.Sequential(*(Ending() for _ in range(3))), budget)
@@ -374,10 +374,10 @@ def test_a_budget_of_a_checkpointed_model_is_told_with_the_switch(is_checkpointe
 @pytest.mark.usefixtures("nothing_warned_of")
 @pytest.mark.parametrize("options", [{"max_fusion_size": 8}, {"cpp.max_horizontal_fusion_size": 2}, {}])
 def test_settings_that_predictions_do_not_know_are_told_by_their_names(options: dict[str, int]) -> None:
-    step = remat.compile(Model(), cost_model=MemoryBudget("1MB"), options=options)
+    step = remat.compile(nn.Linear(WIDTH, WIDTH, bias=False), cost_model=MemoryBudget("1MB"), options=options)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        step(batch()).sum().backward()
+        step(batch()).sum().backward()  # a product: no kernel has to be compiled
     told = [str(warning.message) for warning in warned if "not the default" in str(warning.message)]
     assert len(told) == len(options)
     assert all(f"torch._inductor.config.{name}: " in text for name, text in zip(options, told, strict=True))

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 import remat
 from experiments.accuracy.traffic_error import Part, compared, overall, rank_correlation
+from experiments.models.held_out import HELD_OUT, images, others, sequences
 from experiments.models.workloads import KERNEL_ZOO
 from remat import InvalidOption, Plan, predict_traffic
 from remat.predict.kernels import Fuser, kernels
@@ -150,3 +151,20 @@ def test_convolutions_on_a_gpu_that_is_not_there_have_the_layout_of_cudnn() -> N
             last = F.conv2d(image.to(memory_format=torch.channels_last), filters)
             assert last.stride(innermost) == F.conv2d(image, filters).stride(3) == 1
     assert torch._C.__dict__["_conv_determine_backend_memory_format"] is asked
+
+
+@pytest.mark.parametrize("name", (images.MODELS | sequences.MODELS | others.MODELS).keys())
+def test_held_out_models_train(name: str) -> None:
+    """They do something: a finite loss, and a gradient for most parameters, not all of them zero."""
+    torch.manual_seed(0)
+    model, args = HELD_OUT[name]()
+    loss = model(*args)
+    loss.backward()
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    assert loss.isfinite()
+    assert 2 * len(gradients) > len(list(model.parameters()))
+    assert any(gradient.count_nonzero() for gradient in gradients)
+
+
+def test_no_model_is_both_held_out_and_in_the_zoo() -> None:
+    assert not HELD_OUT.keys() & KERNEL_ZOO.keys()
