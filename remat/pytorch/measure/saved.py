@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from remat.pytorch.seam.allocations import allocations
 from remat.pytorch.seam.fakes import owned
-from remat.pytorch.seam.torch_names import allocations
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
