@@ -1,7 +1,7 @@
 """Searches for the best plan whose compiled step keeps a limit of memory (`remat.predict.buffers`).
 
 To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted: without a time
-limit, some thirty, and more of small graphs. They come from several sources, and one ranking judges them all
+limit, some forty, and more of small graphs. They come from several sources, and one ranking judges them all
 (`remat.improve.step_ranking`):
 
 - Budgets of saved bytes. Mostly the peak occurs when all saved values are alive, and falls by the bytes that are not
@@ -84,7 +84,7 @@ _ROUNDS = 3
 # Without a time limit, a search predicts so many steps, and if they are small, as many as have so many values together.
 # At 27 of the 83 limits of `experiments.bench.users_table`, the search before this one, with 50 to 200 predictions, had
 # found a step that was faster by more than 0.5% of PyTorch's default.
-_PREDICTIONS, _VALUES = 30, 50_000
+_PREDICTIONS, _VALUES = 40, 50_000
 # A plan is not predicted if its peak is above the limit even if the ratio of predicted and simulated peaks is this part
 # of the smallest ratio so far.
 _LOWER = 0.9
