@@ -11,7 +11,7 @@ Step = Callable[[Any, Any], Any] | Callable[[Any, Any, Any], Any]
 """What a model computes of itself, and of one argument or two."""
 
 
-class Of(nn.Module):
+class ModuleOf(nn.Module):
     """Has parts by name, modules, parameters or buffers, and computes a function of itself and of its arguments."""
 
     def __init__(self, function: Step, **parts: nn.Module | Tensor) -> None:

@@ -28,7 +28,7 @@ from remat.predict.buffers import StepMemory, step_floor
 from remat.predict.memory import simulate
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.measure.saved import peak_bytes
-from tests.modules import Of
+from tests.modules import ModuleOf
 from tests.results_pages import RESULTS, rows_of, section
 
 ROWS = rows_of("compiled_peaks")
@@ -86,7 +86,7 @@ def test_a_step_allocates_what_is_predicted(model: str, plan: str) -> None:
 def pooled() -> nn.Module:
     """Averages over windows: the backward pass is handed an image that no kernel reads, and holds it to its end."""
     first, last = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 16, 3, padding=1)
-    return Of(
+    return ModuleOf(
         lambda net, x: net.last(functional.avg_pool2d(net.first(x).relu(), 2)).square().mean(), first=first, last=last
     )
 
@@ -98,7 +98,9 @@ def patched() -> nn.Module:
         tokens = net.patches(x).flatten(2).transpose(1, 2)
         return torch.cat([net.token.expand(len(x), 1, 64), tokens], 1).square().mean()
 
-    return Of(forward, patches=nn.Conv2d(3, 64, 8, stride=8, bias=False), token=nn.Parameter(torch.rand(1, 1, 64)))
+    return ModuleOf(
+        forward, patches=nn.Conv2d(3, 64, 8, stride=8, bias=False), token=nn.Parameter(torch.rand(1, 1, 64))
+    )
 
 
 class Shifted(nn.Module):

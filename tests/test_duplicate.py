@@ -22,7 +22,7 @@ from remat.pytorch.inductor.duplicate import DuplicateAcrossKernels, can_dry_run
 from remat.pytorch.inductor.scheduled import InductorKernel, counting_kernels, scheduled_kernels
 from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.testing import dags
-from tests.modules import Of
+from tests.modules import ModuleOf
 
 pytestmark = pytest.mark.filterwarnings("error:DuplicateAcrossKernels leaves")  # what users are warned of is a bug
 
@@ -89,13 +89,13 @@ def gate() -> nn.Module:
         z = y * (net.scale * y).sigmoid()
         return (z / z.std((2, 3), keepdim=True)).mean((2, 3))
 
-    return Of(forward, convolution=nn.Conv2d(8, 16, 3, padding=1), scale=nn.Parameter(torch.randn(1, 16, 1, 1)))
+    return ModuleOf(forward, convolution=nn.Conv2d(8, 16, 3, padding=1), scale=nn.Parameter(torch.randn(1, 16, 1, 1)))
 
 
 def normalized() -> nn.Module:
     """Convolution, batch normalization, relu: the gradient of the relu is read by two kernels only."""
     both = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
-    return Of(lambda net, x: net.both(x).sort(-1).values, both=both)
+    return ModuleOf(lambda net, x: net.both(x).sort(-1).values, both=both)
 
 
 def attention() -> nn.Module:
@@ -105,7 +105,7 @@ def attention() -> nn.Module:
         q, k, v = net.qkv(x).chunk(3, -1)
         return (q @ k.transpose(-2, -1)).softmax(-1) @ v
 
-    return Of(forward, qkv=nn.Linear(32, 96))
+    return ModuleOf(forward, qkv=nn.Linear(32, 96))
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,14 @@ from remat.improve.joint_effects import joint_effects
 from remat.improve.one_liners import one_liners
 from remat.improve.peak_plans import PeakPlans
 from remat.improve.step_predictor import StepPredictor, predictor_on
-from tests.modules import Of, Step
+from tests.modules import ModuleOf, Step
 
 LAYERS = 8
 
 
 def layer() -> nn.Module:
     step: Step = lambda net, x: x + net.second(torch.tanh(net.first(x).sin()))  # noqa: E731
-    return Of(step, first=nn.Linear(64, 256), second=nn.Linear(256, 64))
+    return ModuleOf(step, first=nn.Linear(64, 256), second=nn.Linear(256, 64))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_changes_in_different_layers_share_one_prediction(graph: Graph, monkeypa
 def twins() -> nn.Module:
     """One kernel computes both of two values, which touch nothing in common."""
     both: Step = lambda net, x: net.first(x.sin()) * net.second(x.cos())  # noqa: E731
-    return Of(both, first=nn.Linear(64, 64), second=nn.Linear(64, 64))
+    return ModuleOf(both, first=nn.Linear(64, 64), second=nn.Linear(64, 64))
 
 
 def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from remat.pytorch import capture_all, virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from remat.pytorch.measure.torch_budgets import torchs_plans
-from tests.modules import Of
+from tests.modules import ModuleOf
 
 
 class Normalized(nn.Module):
@@ -123,7 +123,7 @@ def next_word() -> nn.Module:
         logits = net.last(net.words(words))
         return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
 
-    return Of(forward, words=nn.Embedding(512, 8), last=nn.Linear(8, 512, bias=False))
+    return ModuleOf(forward, words=nn.Embedding(512, 8), last=nn.Linear(8, 512, bias=False))
 
 
 # With one text, Inductor writes the gradient over the logits. With several, the flattened index has a division.
@@ -273,7 +273,7 @@ def test_computed_images_of_one_channel_lie_side_by_side_as_channels_last_ones(s
 def stem() -> nn.Module:
     """The first layers of many networks of images: a padded maximum of what no batch norm stores."""
     first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    return Of(lambda net, x: net.first(x).sin().square().mean(), first=first)
+    return ModuleOf(lambda net, x: net.first(x).sin().square().mean(), first=first)
 
 
 @pytest.mark.parametrize("plan", ["everything", "least"])
@@ -292,7 +292,7 @@ def gated() -> nn.Module:
             x = x + nn.functional.glu(convolution(x), 1)
         return x.exp().mean()
 
-    return Of(forward, convolutions=nn.ModuleList(nn.Conv1d(8, 16, 3, padding=1) for _ in range(2)))
+    return ModuleOf(forward, convolutions=nn.ModuleList(nn.Conv1d(8, 16, 3, padding=1) for _ in range(2)))
 
 
 @pytest.mark.parametrize("device", ["cpu", "h100"])
@@ -393,7 +393,7 @@ def test_an_image_whose_elements_lie_in_the_same_place_is_not_laid_out_channels_
 def test_a_sum_of_all_pixels_runs_along_memory() -> None:
     """Its parts are then rows of channels-last images, which are not split again."""
     graph = remat.capture(
-        Of(lambda net, x: net.first(x).square().mean(), first=nn.Conv2d(3, 96, 3)),
+        ModuleOf(lambda net, x: net.first(x).square().mean(), first=nn.Conv2d(3, 96, 3)),
         torch.randn(2, 3, 12, 12),
         device="h100",
     )

@@ -28,7 +28,7 @@ from remat.errors import UnknownName
 from remat.improve.one_liners import layers_of
 from remat.predict.buffers.orders import has_torchs_order
 from remat.pytorch import MemoryPolicy
-from tests.modules import Of
+from tests.modules import ModuleOf
 
 Sample = tuple[nn.Module, tuple[Tensor, ...]]
 
@@ -162,7 +162,7 @@ def test_random_operators_run_once() -> None:
     torch.manual_seed(0)
     model, args = perceptron(dropout=0.3)
     step, policy = (
-        traced(Of(lambda net, *inputs: net.model(*inputs).square().mean(), model=model), args),
+        traced(ModuleOf(lambda net, *inputs: net.model(*inputs).square().mean(), model=model), args),
         MemoryPolicy(MemoryBudget(0.0)),
     )
     torch.manual_seed(1)
@@ -267,7 +267,7 @@ def test_copies_of_parameters_are_made_again() -> None:
     torch.manual_seed(0)
     model, args = perceptron()
     with torch.autocast("cpu"):
-        step = traced(Of(lambda net, *inputs: net.model(*inputs).square().mean(), model=model), args)
+        step = traced(ModuleOf(lambda net, *inputs: net.model(*inputs).square().mean(), model=model), args)
     parameters = [f"arg0_{i + 1}" for i in range(len(step.inputs) - 1)]
     casts = {node.name for node in step.module.graph.nodes if node.args and str(node.args[0]) in parameters}
 

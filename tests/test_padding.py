@@ -20,7 +20,7 @@ from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.rehearsed import rehearsed_peak
 from remat.pytorch.inductor.scheduled import Scheduled
 from tests.depth import deep_except
-from tests.modules import Of
+from tests.modules import ModuleOf
 
 
 class Block(nn.Module):
@@ -47,7 +47,7 @@ def class_token(classes: int = 10, width: int = 128) -> nn.Module:
         return nn.functional.cross_entropy(net.head(x[:, 0]), labels)
 
     token, blocks = nn.Parameter(torch.randn(1, 1, width)), nn.Sequential(*(Block(width, 4),) * 2)
-    return Of(forward, token=token, blocks=blocks, head=nn.Linear(width, classes))
+    return ModuleOf(forward, token=token, blocks=blocks, head=nn.Linear(width, classes))
 
 
 @pytest.mark.parametrize(

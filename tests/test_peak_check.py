@@ -34,7 +34,7 @@ from remat.pytorch.run.planned_graph import ChosenPlan
 from remat.pytorch.seam.torch_names import torch_compile
 from remat.words import counted, human_bytes
 from tests.depth import deep, deep_except
-from tests.modules import Of, Step
+from tests.modules import ModuleOf, Step
 
 
 class Blocks(nn.Module):
@@ -113,19 +113,19 @@ def limit_of(share: float) -> int:
 def images() -> nn.Module:
     """Convolutions, whose library takes memory while it runs."""
     parts = {"one": nn.Conv2d(3, 16, 3), "two": nn.Conv2d(16, 8, 3), "norm": nn.BatchNorm2d(16)}
-    return Of(lambda net, x: net.two(net.norm(net.one(x)).relu()).square().mean(), **parts)
+    return ModuleOf(lambda net, x: net.two(net.norm(net.one(x)).relu()).square().mean(), **parts)
 
 
 def narrow() -> nn.Module:
     """Hands over what the backward pass writes over."""
     layers = nn.Sequential(nn.Linear(32, 4), nn.Sigmoid(), nn.Linear(4, 32))
-    return Of(lambda net, x: (net.layers(x) - x).square().mean(), layers=layers)
+    return ModuleOf(lambda net, x: (net.layers(x) - x).square().mean(), layers=layers)
 
 
 def patches() -> nn.Module:
     """Reads an image of one channel, which oneDNN pads to eight for the gradients of filters on some processors."""
     step: Step = lambda net, x: net.behind(net.read(x).flatten(2).transpose(1, 2).sigmoid()).square().mean()  # noqa: E731
-    return Of(step, read=nn.Conv2d(1, 16, 8, 8), behind=nn.Linear(16, 8))
+    return ModuleOf(step, read=nn.Conv2d(1, 16, 8, 8), behind=nn.Linear(16, 8))
 
 
 def heads() -> nn.Module:
@@ -135,7 +135,7 @@ def heads() -> nn.Module:
         heads = x.view(2, 4, 64, 8)
         return nn.functional.scaled_dot_product_attention(heads.sin(), heads.cos(), heads).square().mean()
 
-    return Of(forward)
+    return ModuleOf(forward)
 
 
 @pytest.mark.parametrize("budget", [MemoryBudget(0.5), pytest.param(MemoryBudget(1.0), marks=deep)])

@@ -14,7 +14,7 @@ import remat
 from costmodels import ByteTraffic, MemoryBudget, RecomputeTime, StepTime
 from experiments.models.setups import Float8Product
 from remat import Graph
-from tests.modules import Of
+from tests.modules import ModuleOf
 
 WIDTH = 64
 
@@ -41,13 +41,13 @@ class Int8Product(torch.autograd.Function):
 
 def linear(product: Any, width: int, out: int) -> nn.Module:
     weight = nn.Parameter((torch.randn(out, width) / width**0.5).bfloat16())
-    return Of(lambda net, x: product.apply(x, net.weight), weight=weight)
+    return ModuleOf(lambda net, x: product.apply(x, net.weight), weight=weight)
 
 
 def block(product: Any) -> nn.Module:
     parts = {"norm": nn.RMSNorm(WIDTH, dtype=torch.bfloat16)}
     parts |= {"up": linear(product, WIDTH, 4 * WIDTH), "down": linear(product, 4 * WIDTH, WIDTH)}
-    return Of(lambda net, x: x + net.down(nn.functional.gelu(net.up(net.norm(x)))), **parts)
+    return ModuleOf(lambda net, x: x + net.down(nn.functional.gelu(net.up(net.norm(x)))), **parts)
 
 
 def model(product: Any, blocks: int = 2) -> nn.Module:

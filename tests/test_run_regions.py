@@ -24,7 +24,7 @@ from experiments.models.zoo import gpt2
 from remat import CaptureError, InvalidOption, InvalidPlan, UnsupportedProblem
 from remat.pytorch.eager import region_contexts
 from remat.pytorch.eager.regions import Regions
-from tests.modules import Of, Step
+from tests.modules import ModuleOf, Step
 
 
 class Operators(TorchDispatchMode):
@@ -316,7 +316,7 @@ def test_what_cannot_be_run_is_refused() -> None:
 
 def pair(function: Step, **more: Any) -> nn.Module:
     """A layer of two parts, and more if asked for."""
-    return Of(function, **({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)} | more))
+    return ModuleOf(function, **({"first": nn.Linear(8, 8), "second": nn.Linear(8, 8)} | more))
 
 
 def counting(reads: bool) -> nn.Module:
@@ -341,7 +341,7 @@ def scaling() -> nn.Module:
         net.first.scale += 1
         return net.second(net.first(x.sin())).sin()
 
-    return pair(forward, first=Of(lambda net, x: x * net.scale, scale=torch.ones(())))
+    return pair(forward, first=ModuleOf(lambda net, x: x * net.scale, scale=torch.ones(())))
 
 
 def normalizing() -> nn.Module:
@@ -441,15 +441,19 @@ def writing_after_the_layer() -> nn.Module:
         return x.sum()
 
     regions = (nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)) for _ in range(2))
-    layers = (Of(lambda net, x: ((y := net.attention(x)), torch.sigmoid(y)), attention=region) for region in regions)
-    return Of(forward, layers=nn.ModuleList(layers))
+    layers = (
+        ModuleOf(lambda net, x: ((y := net.attention(x)), torch.sigmoid(y)), attention=region) for region in regions
+    )
+    return ModuleOf(forward, layers=nn.ModuleList(layers))
 
 
 def writing_in_the_layer() -> nn.Module:
     """One region overwrites what another one computed, after a recomputed operator has read it."""
     downs = (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(8, 8)) for _ in range(2))
-    gates = (Of(lambda net, x: torch.sigmoid(y := net.up(x)) * net.down(y), up=nn.Linear(8, 8), down=d) for d in downs)
-    return Of(lambda net, x: net.layers[1](net.layers[0](x)).sum(), layers=nn.ModuleList(gates))
+    gates = (
+        ModuleOf(lambda net, x: torch.sigmoid(y := net.up(x)) * net.down(y), up=nn.Linear(8, 8), down=d) for d in downs
+    )
+    return ModuleOf(lambda net, x: net.layers[1](net.layers[0](x)).sum(), layers=nn.ModuleList(gates))
 
 
 @pytest.mark.parametrize(
@@ -473,8 +477,8 @@ def sparse_block() -> nn.Module:
             mask = net.linear(x).relu().to_sparse()
         return torch.sparse.mm(mask, x)
 
-    parts: dict[str, nn.Module] = {"mixing": Of(mixed, linear=nn.Linear(8, 8)), "out": nn.Linear(8, 8)}
-    return Of(lambda net, x: torch.tanh(net.out(net.mixing(torch.sin(x)))), **parts)
+    parts: dict[str, nn.Module] = {"mixing": ModuleOf(mixed, linear=nn.Linear(8, 8)), "out": nn.Linear(8, 8)}
+    return ModuleOf(lambda net, x: torch.tanh(net.out(net.mixing(torch.sin(x)))), **parts)
 
 
 def test_sparse_results_of_a_saved_region_are_kept() -> None:
@@ -505,7 +509,7 @@ def test_a_missing_module_leaves_the_model_as_it_is() -> None:
 
 def residual() -> nn.Module:
     step: Step = lambda net, x: x + net.down(torch.sin(net.up(x)).exp().cos().tanh())  # noqa: E731
-    return Of(step, up=nn.Linear(64, 64), down=nn.Linear(64, 64))
+    return ModuleOf(step, up=nn.Linear(64, 64), down=nn.Linear(64, 64))
 
 
 def test_what_nobody_reads_is_not_kept_whatever_was_freed_before(monkeypatch: pytest.MonkeyPatch) -> None:
