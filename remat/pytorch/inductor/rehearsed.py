@@ -25,12 +25,12 @@ from remat.facts.graph import Graph
 from remat.predict.buffers.workspaces import call_bytes, gpu_call_bytes
 from remat.predict.kernels.ir import Buffer
 from remat.pytorch.inductor.scheduled import Scheduled
+from remat.pytorch.seam.allocations import allocations
 from remat.pytorch.seam.fakes import real_tensors
 from remat.pytorch.seam.inductor_lowering import written_code
 from remat.pytorch.seam.thread_patch import in_place, torchs_own
 from remat.pytorch.seam.torch_names import (
     TorchDispatchMode,
-    allocations,
     fork_rng,
     storage_of,
     stored_parts,
