@@ -82,8 +82,8 @@ _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # Without a time limit, a search predicts so many steps, and if they are small, as many as have so many values together.
-# At 27 of the 83 limits of `experiments.bench.users_table`, the search before this one, with 50 to 200 predictions, had
-# found a step that was faster by more than 0.5% of PyTorch's default.
+# At 15 of the 83 limits of `experiments.bench.users_table`, an earlier search, with 50 to 200 predictions, had found a
+# step that was faster by more than 0.5% of PyTorch's default.
 _PREDICTIONS, _VALUES = 40, 50_000
 # A plan is not predicted if its peak is above the limit even if the ratio of predicted and simulated peaks is this part
 # of the smallest ratio so far.
