@@ -293,6 +293,7 @@ def test_without_a_time_limit_a_search_makes_a_number_of_predictions_that_depend
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("remat.improve.step_search._VALUES", 0)
+    monkeypatch.setattr("remat.improve.step_search._PREDICTIONS", 8)
     limit = int(0.8 * memory_of(SMALLER).peak(next(saved for _, saved in one_liners(SMALLER))))
     predicted = list[int]()
     for options in ({}, {}, {"time_limit_s": 300}):
@@ -309,7 +310,7 @@ def test_without_a_time_limit_a_search_makes_a_number_of_predictions_that_depend
             found = remat.choose(new_graph, MemoryBudget(limit, of="peak"), **options)
         assert not found.termination.limit
         predicted.append(len(masks))
-    assert predicted[0] == predicted[1] <= 30 + len([*one_liners(SMALLER)])
+    assert predicted[0] == predicted[1] <= 8 + len([*one_liners(SMALLER)])
     assert predicted[2] > predicted[0]
 
 
