@@ -24,12 +24,14 @@ def answer(*arguments: object) -> Any:
 
 
 def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls a function the first time only: what is printed in two forms is found once."""
+    """Calls a function the first time only: later calls must have the same numbers and words."""
     found: list[Any] = []
 
     def called(*arguments: Any, **options: Any) -> Any:
+        asked = [one for one in (*arguments, *options.values()) if isinstance(one, (str, int, float, type(None)))]
         if not found:
-            found.append(function(*arguments, **options))
-        return found[0]
+            found.extend([asked, function(*arguments, **options)])
+        assert asked == found[0]
+        return found[1]
 
     return called

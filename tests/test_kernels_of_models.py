@@ -464,3 +464,16 @@ def test_queries_that_are_turned_by_position(normalized: bool, cost_model: CostM
     x = torch.randn(2, 256, 64, dtype=torch.bfloat16)
     graph = remat.capture(Turned(normalized=normalized), x, device="h100")
     assert_as_inductor(graph, remat.solve(cost_model.pose(graph)).plan, peak=True)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y, z = x[:-1], x[1:]
+    return y * 3 + z * 2, y * 5, (y.t() + 3.0).contiguous()
+
+
+def test_groups_are_compared_by_the_last_access_of_what_they_read_first() -> None:
+    """A group reads one part of a buffer, another part, and the first one again: the second counts as the last."""
+    graph = remat.capture(halves, torch.randn(257, 128, requires_grad=True), device="h100")
+    plan = remat.solve(ByteTraffic().pose(graph)).plan
+    assert plan is not None
+    assert_as_inductor(graph, plan)

@@ -13,10 +13,12 @@ from depth import deep
 from torch import Tensor, nn
 
 import remat
+from experiments.accuracy import gpu_training
 from experiments.accuracy.skipped_kernels import no_cpu_kernels
 from remat.answer.plan_facts import PlanFacts
 from remat.pytorch.measure.saved import peak_bytes, saved_activations
 from remat.pytorch.measure.training_step import measure, measure_step, usual_strategies
+from remat.pytorch.seam.torch_partitioner import SplitBy
 
 OURS = "remat: ByteTraffic(prices='pytorch')"
 """What `usual_strategies` calls that which `remat.compile` does with nothing else."""
@@ -242,3 +244,23 @@ def test_nothing_of_an_earlier_step_is_alive_while_the_peak_is_measured(monkeypa
     measure(Squares(3, 3), torch.randn(2, 3), strategies={"eager": lambda model: model}, repeats=1)
     assert results
     assert set(alive) == {0}
+
+
+def test_training_on_a_gpu_that_differs_from_eager_mode_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here on a CPU, with a step that computes something else."""
+    monkeypatch.setattr(gpu_training.remat, "compile", lambda model, **options: lambda x: model(x + 1))
+    (wrong,) = gpu_training.measure(("pointwise chain", "save least"))
+    assert wrong["verdict"] == "differs"
+    assert "Mismatched elements" in wrong["detail"]
+
+
+def test_the_options_of_a_strategy_are_equal_each_time_they_are_made() -> None:
+    def options() -> dict[str, SplitBy]:
+        made = {name: getattr(way, "args", ()) for name, way in usual_strategies().items()}
+        return {name: args[-1] for name, args in made.items() if args and isinstance(args[-1], SplitBy)}
+
+    one, two = options(), options()
+    assert len(one) == 3
+    assert one == two
+    assert {*map(hash, one.values())} == {*map(hash, two.values())}
+    assert len({*one.values()}) == 3

@@ -26,15 +26,18 @@ def test_every_committed_page_is_what_its_data_says() -> None:
 
 @dataclass
 class Numbers:
-    """An experiment that squares numbers, and notes which ones it was asked about, until it is killed."""
+    """An experiment that squares numbers, and notes which ones it was asked about; it fails at some, or is killed."""
 
     asked: list[int] = field(default_factory=list[int])
+    fails_at: set[int] = field(default_factory=set[int])
     killed_at: int = -1
 
     def measure(self, number: int) -> Iterator[dict[str, Any]]:
         self.asked.append(number)
         if number == self.killed_at:
             raise KeyboardInterrupt
+        if number in self.fails_at:
+            raise ValueError(f"no {number}\nin many words")
         yield {"square": number**2, "nested": {"half": number / 2}}
 
     @property
@@ -76,3 +79,14 @@ def test_a_killed_run_keeps_what_it_has_and_the_next_one_goes_on(tmp_path: Path)
     text = (tmp_path / "squares.md").read_text()
     assert "- 2 of 3 rows: `python -m experiments.squares`: commit a, torch 2, m, d" in text
     assert "- 1 of 3 rows: `python -m experiments.squares`: commit b" in text
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_case_that_fails_is_named_hides_no_other_and_is_tried_again(tmp_path: Path) -> None:
+    Numbers(fails_at={3}).table.fill(folder=tmp_path)
+    assert [case for case, *_ in rows(tmp_path)] == ["1", "2"]
+    assert "- 3: ValueError: no 3\n" in (tmp_path / "squares.md").read_text()
+    again = Numbers()
+    again.table.fill(folder=tmp_path)
+    assert again.asked == [3]
+    assert "ValueError" not in (tmp_path / "squares.md").read_text()

@@ -197,8 +197,11 @@ def when_ready(needed: Mapping[T, Collection[T]], key: Callable[[T, Mapping[T, i
     """Sorts items topologically: of those that are ready, the one with the smallest key comes first.
 
     Args:
-        needed: for each item, the items that must come before it; there are no cycles.
+        needed: for each item, the items that must come before it.
         key: takes an item and the places of all items sorted so far; no two items have the same key.
+
+    Raises:
+        ValueError: items need each other, in a cycle.
     """
     waiting = {item: len(earlier) for item, earlier in needed.items()}
     later: dict[T, list[T]] = {item: [] for item in needed}
@@ -215,7 +218,8 @@ def when_ready(needed: Mapping[T, Collection[T]], key: Callable[[T, Mapping[T, i
             waiting[one] -= 1
             if not waiting[one]:
                 heappush(ready, (key(one, place), one))
-    assert len(place) == len(needed)
+    if len(place) < len(needed):
+        raise ValueError(f"no order: a cycle of {[item for item in needed if item not in place][:5]}")
     return list(place)
 
 

@@ -172,8 +172,12 @@ def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
 
 
 def _last_access(nests: Sequence[TritonNest]) -> dict[Buffer, Dep]:
-    reads, writes = (dep for nest in nests for dep in nest.reads), (dep for nest in nests for dep in nest.writes)
-    return {dep[0]: dep for dep in (*reads, *writes)}
+    # As Inductor merges accesses: each once, at its first place, and no read of what the nests write.
+    reads, writes = dict[Dep, int](), dict[Dep, int]()
+    for nest in nests:
+        reads |= nest.reads
+        writes |= nest.writes
+    return {dep[0]: dep for dep in (*(dep for dep in reads if dep not in writes), *writes)}
 
 
 # Whether two accesses are equal up to the order of the loops (`Scheduler.deps_match_normalized`).

@@ -92,9 +92,10 @@ def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], 
     for node, below_eager in stack:
         if node in ends:
             continue
-        if not is_compiled(node) and (function := function_that_saves(node)):
-            # Otherwise it may have run before the call of the model.
-            functions += [function] if compiled_node([node], ends) is not None else []
+        # A function that reads nothing of a compiled graph may have run before the call of the model.
+        function = None if is_compiled(node) else function_that_saves(node)
+        if function and compiled_node([node], ends) is not None:
+            functions.append(function)
         if node.name().endswith("AccumulateGrad"):
             leaves += [node.variable] if below_eager else []
             continue

@@ -51,7 +51,7 @@ def grad(
     return tuple(gradients)
 
 
-def no_hook(*_: object) -> None:
+def no_hook(*_: object, **__: object) -> None:
     """Replaces `Tensor.register_hook` by an error: the engine would run the hook, this traversal cannot."""
     raise CaptureError(f"a hook on the gradient of a tensor within a model {_UNTRACED}")
 

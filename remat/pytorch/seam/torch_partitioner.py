@@ -61,9 +61,12 @@ def partition(
         return torchs_partition(joint_module, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SplitBy(CustomPartitionerFn):
-    """Splits joint graphs by a function, for `torch._inductor.config.custom_partitioner_fn`."""
+    """Splits joint graphs by a function, for `torch._inductor.config.custom_partitioner_fn`.
+
+    Two with the same key are equal: `torch.compile` compares options to find what it has compiled.
+    """
 
     function: Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
     key: str | None = None  # for torch's caches
@@ -75,6 +78,12 @@ class SplitBy(CustomPartitionerFn):
 
     def uuid(self) -> str | None:
         return self.key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SplitBy) and (self.key or self.function) == (other.key or other.function)
+
+    def __hash__(self) -> int:
+        return hash(self.key or self.function)
 
 
 def region_budgets(graph_module: fx.GraphModule) -> dict[fx.Node, float]:
