@@ -34,10 +34,11 @@ from remat.pytorch.read.operators import Operator, is_dropout_free
 from remat.pytorch.run import ranks
 from remat.pytorch.run.cache_key import key_of
 from remat.pytorch.run.cached_plans import store_plans
-from remat.pytorch.run.calls import PlanRequest, current_compilation
+from remat.pytorch.run.calls import current_compilation
 from remat.pytorch.run.offload_copies import add_copies
 from remat.pytorch.run.peak_check import PeakCheck
 from remat.pytorch.run.plan_log import Log
+from remat.pytorch.run.plan_request import PlanRequest
 from remat.pytorch.run.planned_graph import NO_OWN_BUDGET, ChosenPlan, PlannedGraph, remarks_on
 from remat.pytorch.run.replay import Plans, plan_for, plans_of
 from remat.pytorch.seam.compilations import own_errors
