@@ -257,15 +257,15 @@ def test_an_error_of_ours_arrives_as_it_is(
 BUDGET = "memory-budget:budget=64KB"
 STAGES = {
     "inputs that are written to": ("remat.pytorch.read.mutated_inputs", "keep_old_values", BUDGET),
-    "sizes to plan for": ("remat.pytorch.run.calls", "sizes_to_plan_for", BUDGET),
+    "sizes to plan for": ("remat.pytorch.run.plan_request", "sizes_to_plan_for", BUDGET),
     "reading the graph": ("remat.pytorch.run.partitioner", "extract", BUDGET),
     "its device": ("remat.pytorch.read.extract", "device_facts", "byte-traffic"),
-    "choosing": ("remat.pytorch.run.calls", "choose", "byte-traffic"),
+    "choosing": ("remat.pytorch.run.plan_request", "choose", "byte-traffic"),
     "choosing within a budget": ("remat.pytorch.run.shared_budget", "search", BUDGET),
     "checking": ("remat.pytorch.run.partitioner", "check_plan", "byte-traffic"),
     "what is handed over": ("remat.pytorch.run.partitioner", "handed_over", BUDGET),
     "what a budget holds": ("remat.pytorch.run.shared_budget", "subproblem_of", BUDGET),
-    "guards on sizes": ("remat.pytorch.run.calls", "keep_within", BUDGET),
+    "guards on sizes": ("remat.pytorch.run.plan_request", "keep_within", BUDGET),
     "the two graphs": ("remat.pytorch.run.partitioner", "check_nothing_runs_twice", BUDGET),
     "copies to the host": ("remat.pytorch.run.partitioner", "add_copies", "byte-traffic"),
 }
