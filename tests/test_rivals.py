@@ -198,6 +198,12 @@ def test_retention_intervals_find_the_best_plan_of_their_model(instance: TensorI
         assert cost_of(instance, found.recomputed) == min(cost_of(instance, one.recomputed) for one in fits)
 
 
+def test_without_tensors_there_is_nothing_to_retain() -> None:
+    saved = Retention(Setting.of(chain()), 1).solve()
+    assert saved is not None
+    assert not len(saved)
+
+
 def cost_of(instance: TensorInstance, recomputed: BoolArray | IntArray) -> int:
     return int(instance.cost[recomputed].sum())
 

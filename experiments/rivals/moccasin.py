@@ -201,12 +201,14 @@ class Retention:
         program.add_cumulative(intervals, sizes, int(limit_bytes / unit))
 
     def _begin(self, limit_bytes: int) -> None:
-        """Hints at the cheapest of Chen's plans that fits by this program, else at the one that takes least."""
+        """Hints at the cheapest of Chen's plans that fits by this program, else at the one that takes least, if any."""
 
         def rank(plan: Schedule) -> tuple[int, int]:
             return max(self._setting.peak(plan), limit_bytes), int(self._instance.cost[plan.recomputed].sum())
 
-        plan = min(self._setting.starts, key=rank)
+        plan = min(self._setting.starts, key=rank, default=None)
+        if plan is None:
+            return
         columns = (self.recomputed, plan.recomputed), (self._kept, plan.kept), (self._until, plan.until)
         for variables, values in (*columns, (self._from2, plan.from2), (self._until2, plan.until2)):
             for variable, value in zip(variables, values.tolist(), strict=True):
