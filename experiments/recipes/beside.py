@@ -70,21 +70,21 @@ def measured(train: Train, how: Mapping[str, Any]) -> dict[str, Any]:
     return {"losses": losses, "peak_bytes": peak, "graphs": len(graphs), **sizes}
 
 
-def show(found: Mapping[str, Mapping[str, Any]]) -> None:
+def show(runs: Mapping[str, Mapping[str, Any]]) -> None:
     """Prints what was found, for people."""
-    theirs, ours = found["TorchInductor"], found["remat"]
-    table = Table("", *found, box=None)
+    theirs, ours = runs["TorchInductor"], runs["remat"]
+    table = Table("", *runs, box=None)
     for step, losses in enumerate(zip(theirs["losses"], ours["losses"], strict=True), 1):
         table.add_row(f"loss {step}", *(f"{loss:.7f}" for loss in losses))
     saved = ours["default_saved_bytes"], ours["saved_bytes"]
     table.add_row(f"saved between the passes, {ours['graphs']} graphs", *map(human_bytes, saved))
-    table.add_row("peak of the run, measured", *(human_bytes(run["peak_bytes"]) for run in found.values()))
+    table.add_row("peak of the run, measured", *(human_bytes(run["peak_bytes"]) for run in runs.values()))
     console = Console(width=100)
     console.print(table)
-    console.print(f"largest relative difference of a loss: {largest_difference(found):.1e}")
+    console.print(f"largest relative difference of a loss: {largest_difference(runs):.1e}")
 
 
-def largest_difference(found: Mapping[str, Mapping[str, Any]]) -> float:
+def largest_difference(runs: Mapping[str, Mapping[str, Any]]) -> float:
     """The largest difference between two losses of a step, as a part of TorchInductor's."""
-    pairs = zip(found["TorchInductor"]["losses"], found["remat"]["losses"], strict=True)
+    pairs = zip(runs["TorchInductor"]["losses"], runs["remat"]["losses"], strict=True)
     return max(abs(ours - theirs) / abs(theirs) for theirs, ours in pairs)

@@ -100,6 +100,9 @@ def paid_by(above: AboveLimit, worth: float, payers: Sequence[Change]) -> tuple[
     Each time, the change is taken that costs least per byte that is still needed, at all moments together. So a large
     value does not count as cheap where a few bytes are needed.
 
+    Args:
+        worth: the most that a byte may cost, in the unit of `Change.ns`.
+
     Returns:
         the changes, each with the part of it that is needed; and (m,) the bytes that are still above the limit.
     """

@@ -120,7 +120,7 @@ class Exchanges:
                 changes[changes.index(estimate)] = self._predicted(best, before, estimate)
             elif (better := self._tried(best, before, offer, changes)) is not None:
                 return better
-            elif estimate is not None and self._trusts_estimates:
+            elif estimate is not None:
                 self._trusts_estimates = False
             else:
                 refused.append(offer.change)
@@ -129,10 +129,8 @@ class Exchanges:
     def _predicted(self, best: PeakPlan, before: Liveness, change: Change) -> Change:
         """Returns a change with the effects of all its values together, as predicted."""
         plan = self._plan(choice := self._after(best.choice, change), "change")
-        ns, rise = (
-            self._rank(plan.choice) - self._rank(best.choice),
-            self._of_one_call(plan.peak_bytes - best.peak_bytes),
-        )
+        ns = self._rank(plan.choice) - self._rank(best.choice)
+        rise = self._of_one_call(plan.peak_bytes - best.peak_bytes)
         after = self._plans.after(before, best.choice, choice)
         factor, added_bytes = 1.0 if rise <= 0 else 0.0, after.alive_bytes - before.alive_bytes
         if change.saves and (grows := added_bytes > 0).any():
@@ -148,7 +146,7 @@ class Exchanges:
         """Returns the exchange that saves as many of the values as there is room for, at less than what they gain."""
         after = self._plans.after(before, best.choice, self._after(best.choice, change))
         added_bytes, count = change.bytes_factor * (after.alive_bytes - before.alive_bytes), len(change.values)
-        limit_bytes = before.peak_bytes + self._of_one_call(self._limit_bytes - best.peak_bytes)
+        limit_bytes = self._limit_of_one_call(best, before)
         others, paid = [payer for payer in payers if payer is not change], list[Payment]()
         for at_any_price in (True, False, False):  # each time, for as many values as there is room for
             part = count / len(change.values)
@@ -176,8 +174,7 @@ class Exchanges:
                 return plan
             first = first or plan
             moments = self._liveness(choice)
-            limit_bytes = moments.peak_bytes + self._of_one_call(self._limit_bytes - plan.peak_bytes)
-            above = self._plans.above_limit(moments, limit_bytes, _MOMENTS)
+            above = self._plans.above_limit(moments, self._limit_of_one_call(plan, moments), _MOMENTS)
             left = [one for payer in payers if len((one := payer.left(choice)).values)]
             paid, missing = paid_by(above, left_ns / max(int(above.excess_bytes.sum()), 1), left)
             if missing.any():
@@ -210,6 +207,9 @@ class Exchanges:
     # The peak of a plan can count several calls; the bytes alive at each moment, and what values free, are of one.
     def _of_one_call(self, peak_bytes: int) -> int:
         return peak_bytes // self._plans.in_flight
+
+    def _limit_of_one_call(self, plan: PeakPlan, moments: Liveness) -> int:
+        return moments.peak_bytes + self._of_one_call(self._limit_bytes - plan.peak_bytes)
 
     def _liveness(self, choice: Choice) -> Liveness:
         return self._plans.moments(choice, self._timeline(choice))

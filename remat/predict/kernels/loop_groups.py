@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
 
 from remat.predict.kernels.ir import Buffer
 from remat.predict.kernels.loops import Dep, Nest, same_after_joining
+
+
+def merged_accesses(nests: Sequence[Nest]) -> tuple[dict[Dep, int], dict[Dep, int]]:
+    """Returns the reads and the writes of several nests, with the bytes that they move (`ReadWrites.merge_list`).
+
+    Each access is listed once, at its first place, and what the nests write is not listed as read.
+    """
+    reads, writes = dict[Dep, int](), dict[Dep, int]()
+    for nest in nests:
+        reads |= nest.reads
+        writes |= nest.writes
+    for dep in writes:
+        reads.pop(dep, None)
+    return reads, writes
 
 
 class LoopGroup:
@@ -27,15 +41,10 @@ class LoopGroup:
         self.depth = 0
         self._parts: list[LoopGroup] = []
         self.members = self.ancestors = 0
-        self.reads: dict[Dep, int] = {}
-        self.writes: dict[Dep, int] = {}
         for nest in nests:
             self.members |= 1 << nest.index
             self.ancestors |= nest.ancestors
-            self.reads |= nest.reads
-            self.writes |= nest.writes
-        for dep in self.writes:
-            self.reads.pop(dep, None)
+        self.reads, self.writes = merged_accesses(nests)
         self.deps = self.reads | self.writes
         self.used: dict[Buffer, list[Dep]] = {}
         for dep in self.deps:

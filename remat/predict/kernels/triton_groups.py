@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
 from remat.predict.kernels.index import Shape
 from remat.predict.kernels.ir import Buffer
-from remat.predict.kernels.loop_groups import LoopGroup
+from remat.predict.kernels.loop_groups import LoopGroup, merged_accesses
 from remat.predict.kernels.loops import Dep
 from remat.predict.kernels.tiles import fits, tiling
 from remat.predict.kernels.triton_loops import TritonNest, by_stride, merged_loops, order_to_match
@@ -40,7 +40,7 @@ class TritonGroup(LoopGroup):
     @cached_property
     def last_access(self) -> dict[Buffer, Dep]:
         """Returns, for each buffer, the access to compare with those of other groups: a write, if there is one."""
-        return _last_access(self.nests)
+        return _by_buffer(self.reads, self.writes)
 
     @cached_property
     def extent(self) -> tuple[int, int]:
@@ -164,20 +164,15 @@ def reindex_for_reduction(one: TritonGroup, other: TritonGroup) -> bool:
     if all(nest.sizes == ranges for nest in flat.nests):
         return False
     nests = [nest.reindexed(ranges) for nest in flat.nests]
-    of_rows, of_flat = rows.last_access, _last_access(nests)
+    of_rows, of_flat = rows.last_access, _by_buffer(*merged_accesses(nests))
     if any(_alike(of_rows[buffer], of_flat[buffer]) for buffer in of_rows.keys() & of_flat.keys()):
         flat.set_nests(nests)
         return True
     return False
 
 
-def _last_access(nests: Sequence[TritonNest]) -> dict[Buffer, Dep]:
-    # As Inductor merges accesses: each once, at its first place, and no read of what the nests write.
-    reads, writes = dict[Dep, int](), dict[Dep, int]()
-    for nest in nests:
-        reads |= nest.reads
-        writes |= nest.writes
-    return {dep[0]: dep for dep in (*(dep for dep in reads if dep not in writes), *writes)}
+def _by_buffer(reads: Iterable[Dep], writes: Iterable[Dep]) -> dict[Buffer, Dep]:
+    return {dep[0]: dep for dep in (*reads, *writes)}
 
 
 # Whether two accesses are equal up to the order of the loops (`Scheduler.deps_match_normalized`).

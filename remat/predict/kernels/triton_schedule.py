@@ -86,7 +86,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
         )
 
     # Rows and columns may not depend on each other.
-    def _can_take(self, part: TritonGroup, other: TritonGroup, members: int, ancestors: int, whole: MixedGroup) -> bool:
+    def _can_take(self, part: TritonGroup, other: TritonGroup, members: int, ancestors: int, group: MixedGroup) -> bool:
         reorders, self._reorders = self._reorders, False
         fuses = self._can_fuse(part, other, mixing=False)
         self._reorders = reorders
@@ -94,7 +94,7 @@ class TritonScheduler(Scheduler[TritonNest, TritonGroup]):
             return False
         if (part.ancestors | other.ancestors) & members or ancestors & (part.members | other.members):
             return False
-        return not other.is_reduction or part.shared_elements(other) >= prod(whole.extent)
+        return not other.is_reduction or part.shared_elements(other) >= prod(group.extent)
 
     def _allowed(self, one: TritonGroup, other: TritonGroup, mixing: bool) -> bool:
         mixes = mixing and can_mix(one, other)
