@@ -8,7 +8,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 from depth import drawn
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from strategies import feasible, training_steps
 
@@ -184,11 +184,36 @@ def test_the_hierarchys_lowest_program_is_exact_and_higher_ones_do_not_promise_t
                 assert least <= cost <= option.cost
 
 
-@given(questions(), st.integers(0, 120))
-def test_retention_intervals_find_the_best_plan_of_their_model(instance: TensorInstance, limit: int) -> None:
-    assume(len(instance) <= 7)
+def reads_late() -> TensorInstance:
+    """The backward pass reads `a`, `c`, and `b`, which is made of `a`.
+
+    To save `b` takes 7 bytes, beside the two tensors of 3 in the forward pass. Computed again beside `a`, before `c`,
+    it would take no more than 6 bytes; where it is asked for, it needs `a` beside `c`.
+    """
+    g = GraphBuilder()
+    x = g.input("x", bytes=1)
+    a, c = (g.op(name, x, bytes=4, compute_bound=True) for name in "ac")
+    b = last = g.op("b", a, bytes=1, compute_bound=True)
+    for size in (3, 3, 1):
+        last = g.op("op", last, bytes=size, compute_bound=True)
+    g.output(last)
+    late = g.tangent("dy", bytes=1)
+    for name in (a, c, b):
+        late = g.op("mul", late, name, bytes=1)
+    g.gradient(late)
+    return asked(g.build(), [1])
+
+
+@given(questions(), st.integers(0, 127), st.integers(0, 1))
+@example(reads_late(), 0, 1)
+def test_retention_intervals_find_the_best_plan_of_their_model(
+    instance: TensorInstance, at: int, too_little: int
+) -> None:
+    assume(0 < len(instance) <= 7)
     setting = Setting.of(instance)
     schedules = [Schedule.of(instance, setting.times, saved) for saved in every_mask(len(instance))]
+    peaks = sorted({setting.peak(one) for one in schedules})
+    limit = max(peaks[at % len(peaks)] - too_little, 0)  # at other limits, the same plans fit
     fits = [one for one in schedules if setting.peak(one) <= limit]
     saved = Retention(setting, limit).solve()
     assert (saved is None) == (not fits)

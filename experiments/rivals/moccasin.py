@@ -4,13 +4,14 @@ rematerialization for neural networks": a tensor has a few retention intervals, 
 Their program of CP-SAT has a start and an end for each interval, and a `cumulative` constraint limits memory. Operators
 run in one given order, and a tensor has at most C intervals; C = 2 is theirs, too.
 
-Changed: the second interval of a tensor begins in the backward pass, since each pass computes a value once. What the
-backward pass reads is the end of an interval; gradients, and what it holds beside, take memory that does not depend on
-the plan; and what a compiler keeps in registers takes no memory unless it is saved (`backward_memory`). As this is not
-yet the memory of the benchmark, the program is solved up to `ROUNDS` times. Its limit falls while plans exceed the
-budget, and rises where they do not, or where there was no plan in time. Where their first phase looks for a plan that
-fits into memory, here the search begins at the cheapest of Chen's plans (`chen.at_any_place`) that does, or at the one
-that takes least.
+Changed: the second interval of a tensor begins in the backward pass, since each pass computes a value once. It begins
+where the tensor is first asked for, as in the benchmark's order; their program may begin it earlier, while operands are
+still in memory, but then promises less memory than the plan takes. What the backward pass reads is the end of an
+interval; gradients, and what it holds beside, take memory that does not depend on the plan; and what a compiler keeps
+in registers takes no memory unless it is saved (`backward_memory`). As this is not yet the memory of the benchmark, the
+program is solved up to `ROUNDS` times. Its limit falls while plans exceed the budget, and rises where they do not, or
+where there was no plan in time. Where their first phase looks for a plan that fits into memory, here the search begins
+at the cheapest of Chen's plans (`chen.at_any_place`) that does, or at the one that takes least.
 """
 
 # OR-Tools ships few types.
@@ -76,7 +77,8 @@ class Schedule:
 
     Attributes:
         recomputed, kept: (k,) whether there is a second interval; and whether the backward pass reads the first one.
-        until, from2, until2: (k,) the end of the first, the beginning and the end of the second.
+        until, from2, until2: (k,) the end of the first, the beginning and the end of the second; without a second one,
+            it begins after all moments.
     """
 
     recomputed: BoolArray
@@ -99,6 +101,7 @@ class Schedule:
                     until2[u] = max(until2[u], until2[p] if times.registers[p] else from2[p])
         recomputed, kept = ~saved & (from2 < never), saved & (from2 < never)
         until = np.where(recomputed, times.last_forward, np.maximum(times.last_forward, until2))
+        from2 = np.where(recomputed, from2, never)
         return cls(recomputed, kept, until, from2, np.maximum(until2, from2))
 
     def peak(self, instance: TensorInstance, times: Times, other_bytes: IntArray) -> int:
@@ -157,8 +160,9 @@ class Retention:
         self._from2, self._until2 = ([self.program.new_int_var(k, end, "") for _ in range(k)] for _ in range(2))
         for p in range(k):
             self._state(p)
+        self._begin_where_asked()
         self._limit(limit_bytes)
-        self._begin(limit_bytes)
+        self._hint(limit_bytes)
         unit = int(np.gcd.reduce(instance.cost)) or 1
         self.program.minimize(cp_model.LinearExpr.weighted_sum(self.recomputed, (instance.cost // unit).tolist()))
 
@@ -170,14 +174,27 @@ class Retention:
         if times.last[p] >= 0:
             program.add_bool_or(again, self._kept[p])
             program.add(self._until[p] >= int(times.last[p])).only_enforce_if(~again)
-            program.add(self._from2[p] <= int(times.first[p])).only_enforce_if(again)
             program.add(self._until2[p] >= int(times.last[p])).only_enforce_if(again)
         for u in self._instance.operands[p]:  # in memory when `p` is computed again
             read_until = self._until2[p] if times.registers[p] else self._from2[p]
             program.add_bool_or(~again, self.recomputed[u], self._kept[u])
             program.add(self._until[u] >= read_until).only_enforce_if(again, ~self.recomputed[u])
-            program.add(self._from2[u] <= self._from2[p]).only_enforce_if(again, self.recomputed[u])
             program.add(self._until2[u] >= read_until).only_enforce_if(again, self.recomputed[u])
+
+    def _begin_where_asked(self) -> None:
+        """States that a second interval begins with the first reader, or with the first that is computed again."""
+        program, k = self.program, len(self._instance)
+        never = k + len(self._times.moments)
+        readers = [list[int]() for _ in range(k)]
+        for p, operands in enumerate(self._instance.operands):
+            for u in operands:
+                readers[u].append(p)
+        for p, (again, from2) in enumerate(zip(self.recomputed, self._from2, strict=True)):
+            first = int(self._times.first[p])
+            asked = program.new_int_var(k, never, "")
+            program.add_min_equality(asked, [never if first < 0 else first, *(self._from2[q] for q in readers[p])])
+            program.add(from2 == asked).only_enforce_if(again)
+            program.add(from2 == never).only_enforce_if(~again)
 
     def _limit(self, limit_bytes: int) -> None:
         program, k = self.program, len(self._instance)
@@ -200,7 +217,7 @@ class Retention:
             sizes.append(size)
         program.add_cumulative(intervals, sizes, int(limit_bytes / unit))
 
-    def _begin(self, limit_bytes: int) -> None:
+    def _hint(self, limit_bytes: int) -> None:
         """Hints at the cheapest of Chen's plans that fits by this program, else at the one that takes least, if any."""
 
         def rank(plan: Schedule) -> tuple[int, int]:
