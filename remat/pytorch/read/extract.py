@@ -19,10 +19,11 @@ from remat.facts.graph import Graph, Region
 from remat.facts.lazy_field import Deferred
 from remat.pytorch.read.call_text import call_texts
 from remat.pytorch.read.discrete_choices import CHOSEN, discrete_choices
+from remat.pytorch.read.flops import flops_of
 from remat.pytorch.read.mutated_inputs import backward_targets, overwritten_inputs, values_in_their_memory
 from remat.pytorch.read.operators import COLLECTIVE, Operator, Operators, is_dropout_free
 from remat.pytorch.read.places import meta_entries, notes_of, places_of
-from remat.pytorch.read.values import Inputs, Values, bases, flops_of
+from remat.pytorch.read.values import Inputs, Values, bases
 
 OVERWRITTEN = "the forward pass overwrites its memory"
 """Why a value can neither be passed to the backward pass nor be recomputed there."""
