@@ -29,7 +29,7 @@ from remat.pytorch.read.places import Place
 from remat.pytorch.run.cached_plans import PlanCollector, collecting_plans, store_plans
 from remat.pytorch.run.plan_log import Log
 from remat.pytorch.run.planned_graph import ChosenPlan, PlannedGraph
-from remat.pytorch.seam.compilations import keep_note
+from remat.pytorch.seam.cache_notes import keep_note
 from remat.pytorch.seam.torch_names import torch_compile
 
 

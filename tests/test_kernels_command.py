@@ -18,7 +18,7 @@ from remat import Graph, Plan
 from remat.pytorch import virtual_gpu
 from remat.pytorch.inductor.cubins import PassCode, triton_code
 from remat.pytorch.inductor.scheduled import Scheduled
-from remat.pytorch.seam.inductor_lowering import compile_kernel
+from remat.pytorch.seam.triton_compiler import compile_kernel
 
 KERNELS = "inspect", "kernels"
 

@@ -15,7 +15,8 @@ from remat.errors import InvalidOption
 from remat.facts.files import write_file
 from remat.facts.graph import Graph
 from remat.pytorch.inductor.scheduled import InductorKernel, Scheduled, scheduled_kernels
-from remat.pytorch.seam.inductor_lowering import Cubin, compile_kernel, written_code
+from remat.pytorch.seam.inductor_lowering import written_code
+from remat.pytorch.seam.triton_compiler import Cubin, compile_kernel
 from remat.pytorch.seam.virtual_gpu import device_of
 
 

@@ -21,7 +21,7 @@ from torch import fx
 from remat.pytorch.read.places import Place, places_in
 from remat.pytorch.run.plan_log import report_cached
 from remat.pytorch.run.planned_graph import PlannedGraph
-from remat.pytorch.seam.compilations import found_note, keep_note
+from remat.pytorch.seam.cache_notes import found_note, keep_note
 
 _LOGGER = logging.getLogger("remat")
 
