@@ -81,7 +81,8 @@ class PassUnits:
                     successors[unit][reader] = predecessors[reader][unit] = None
                     reader.needs[buffer] = None
         handed = tuple(buffer for buffer in arguments if buffer in readers)
-        for unit in units:  # of an argument, Inductor counts only what the last access reads
+        # Inductor counts an argument with the bytes of its last access, even if others read more of it.
+        for unit in units:
             free_bytes.update((dep[0], size) for dep, size in unit.group.reads.items() if dep[0] in arguments)
         kept = {buffer for unit in units for buffer in unit.defines if buffer.output}
         kept.update(target for after, target in over.items() if after.output)
@@ -104,13 +105,19 @@ class PassUnits:
 
     @cached_property
     def _freed(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Returns what is freed: the bytes of each buffer, its readers or else its writer, and where these begin."""
+        """Returns three arrays about the m buffers that the pass frees.
+
+        The first has the bytes of each buffer (m,). The second has the indices of the units that use the first buffer,
+        then of those that use the second one, and so on: its readers, or its writer if nothing reads it. The third has
+        the place (m,) in the second array where the indices of each buffer begin.
+        """
         users: dict[Buffer, Iterable[Unit]] = {buffer: (unit,) for unit in self.units for buffer in unit.defines}
         users |= {buffer: readers for buffer, readers in self.readers.items() if readers and buffer in users}
         users |= {buffer: self.readers[buffer] for buffer in self.freeable}
         freed = [buffer for buffer in users if buffer not in self.results]
-        never = [len(self.units)]  # an unread argument ends at once
-        indices = [[unit.index for unit in users[buffer]] or never for buffer in freed]
+        # No unit uses an unread argument. Its index comes after those of all units; `alive_bytes` gives it step 0.
+        unread = [len(self.units)]
+        indices = [[unit.index for unit in users[buffer]] or unread for buffer in freed]
         first = np.cumsum([0, *map(len, indices)], dtype=np.int64)[:-1]
         size = np.array([self.free_bytes[buffer] for buffer in freed], np.int64)
         return size, np.array([*chain(*indices)], np.int64), first

@@ -71,7 +71,7 @@ if it depends on different elements (`OpCounterCSE`)."""
 
 
 def no_entries() -> dict[Any, Any]:
-    """Returns an empty dict. Called as a default, it takes a fifth of the time of a type as `dict[int, int]`."""
+    """Returns an empty dict, for fields with one by default: calls of `dict[int, int]` take five times as long."""
     return {}
 
 

@@ -31,7 +31,8 @@ class LoopGroup:
         members, ancestors: bit masks of the nests in the group, and of all nests that it depends on.
         first, last: the places of its first and last nest in the order of creation.
         reads, writes: accesses with the bytes that they move; reads where the group itself writes are left out.
-        deps, used: all accesses with these bytes, and the accesses to each buffer.
+        deps: the accesses in `reads` and `writes`, with their bytes.
+        used: each buffer that the group accesses -> the accesses to it.
         unmet: reads of buffers that other groups write.
         parts: the groups that share only `depth` outer loops; the group itself if its nests share all loops (depth 0).
     """

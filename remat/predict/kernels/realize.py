@@ -264,7 +264,7 @@ class Draft:
         """
         loads = self.stores.loads(view)
         if moved is _same and not self.reads:
-            self.reads = loads.copy()  # which hashes no access again
+            self.reads = loads.copy()  # keeps the hashes of the accesses, which take long to compute
         else:
             for (buffer, access), times in loads.items():
                 read = (buffer, moved(access))
@@ -293,7 +293,7 @@ class Draft:
 
     def done(self, value: int, shape: Shape, itemsize: int) -> View:
         if self.ops:
-            own: frozenset[Leaf] = frozenset(self.reads)  # which hashes no access again
+            own: frozenset[Leaf] = frozenset(self.reads)  # made of a dict, it keeps the hashes of the keys
             own = own.union((None, index) for index in self.indices) if self.indices else own
             self.steps[own] = self.steps.get(own, frozenset()) | self.ops
         return View.of_box(Box(value, shape, itemsize, self.reads, self.steps, self.heavy, tuple(self.indices)))

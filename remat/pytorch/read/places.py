@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import repeat
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import fx
@@ -38,9 +38,12 @@ _UNNAMED = re.compile(r"\.(?:__self__|_orig_mod|_checkpoint_wrapped_module|_fsdp
 _ITEM = re.compile(r"(?:\b[LG]|\._modules)?\['?([^\]']*)'?\]")
 
 
-Notes: TypeAlias = tuple[list[_Stack | None], Sequence[str | None]]
-"""For each node the modules around it, or around the operator that it is the gradient of, the outermost first; and the
-stack of Python. None where torch did not note them."""
+class Notes(NamedTuple):
+    """Holds what torch notes about the origin of each of n nodes; None where it notes nothing."""
+
+    # the modules around the call that made the node, the outermost first; of a gradient, those around its operator.
+    modules: Sequence[_Stack | None]
+    traces: Sequence[str | None]  # Python's stack at that call, as text
 
 
 def notes_of(metas: Sequence[dict[str, Any]]) -> Notes:
@@ -51,7 +54,7 @@ def notes_of(metas: Sequence[dict[str, Any]]) -> Notes:
     if any(noted):
         paths = [note.get("module_fqn") if note else None for note in noted]
         own = [{path: (path, None)} if path else stack for path, stack in zip(paths, own, strict=True)]
-    return [one or other for one, other in zip(own, forward, strict=True)], traces
+    return Notes([one or other for one, other in zip(own, forward, strict=True)], traces)
 
 
 def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
@@ -60,12 +63,13 @@ def meta_entries(metas: Sequence[dict[str, Any]], key: str) -> Sequence[Any]:
 
 
 def places_of(notes: Notes, producers: IntArray, consumers: IntArray) -> list[Place]:
+    """Returns the place of each node by torch's notes or, where it has none, that of its first reader with a place."""
     read_path, read_line = cache(module_path), cache(source_line)  # models repeat their layers
     places: list[Place | None] = [
         (read_path([*stack.values()][-1][0]) if stack else "", read_line(trace or ""))
         if stack or trace is not None
         else None
-        for stack, trace in zip(*notes, strict=True)
+        for stack, trace in zip(notes.modules, notes.traces, strict=True)
     ]
     readers: dict[int, list[int]] = {v: [] for v, place in enumerate(places) if place is None}
     for u, v in sorted(zip(producers.tolist(), consumers.tolist(), strict=True)):
