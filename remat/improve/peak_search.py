@@ -58,6 +58,9 @@ Measure: TypeAlias = Callable[[Graph, Plan, int], int | None]
 
 measuring: ContextVar[Measure | None] = ContextVar("measuring", default=None)
 
+MEASURED = 5
+"""At most this many plans are measured."""
+
 
 class Plans(Protocol):
     """Finds plans of one graph, or of several together, whose peak memory is predicted."""
@@ -90,9 +93,6 @@ class Plans(Protocol):
 
 
 _Plan = TypeVar("_Plan")
-
-MEASURED = 5
-"""At most this many plans are measured."""
 
 
 @contextmanager

@@ -22,6 +22,18 @@ LARGEST = 2**34
 
 _BANS = ("", "", "", "", "save", "recompute", "recompute", "save recompute")
 
+_OPS: dict[str, dict[str, Any]] = {
+    "add": {},
+    "sum": {"fusible": False},
+    "mm": {"compute_bound": True},
+    "rand": {"random": True},
+    "view": {"view": True},
+}
+_MARKS: tuple[dict[str, Any], ...] = tuple(
+    {mark: True} for mark in ("must_save", "must_recompute", "prefer_save", "prefer_recompute")
+)
+_FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"cannot_recompute": "a collective"})
+
 
 def dags(num_values: int, *, max_arguments: int = 3) -> st.SearchStrategy[list[tuple[int, int]]]:
     """Draws uses (producer, consumer) over values 0 to `num_values` - 1, in topological order.
@@ -96,19 +108,6 @@ def problems(
 def _small_choice(problem: Problem) -> Choice:
     saved = (forced_values(problem).not_recomputable, ~problem.cannot_save.mask)
     return min((Choice.from_saved(problem, mask) for mask in saved), key=lambda choice: choice.saved_bytes(problem))
-
-
-_OPS: dict[str, dict[str, Any]] = {
-    "add": {},
-    "sum": {"fusible": False},
-    "mm": {"compute_bound": True},
-    "rand": {"random": True},
-    "view": {"view": True},
-}
-_MARKS: tuple[dict[str, Any], ...] = tuple(
-    {mark: True} for mark in ("must_save", "must_recompute", "prefer_save", "prefer_recompute")
-)
-_FACTS: tuple[dict[str, Any], ...] = (*_MARKS, {"cannot_save": "a tuple"}, {"cannot_recompute": "a collective"})
 
 
 @st.composite

@@ -38,6 +38,9 @@ CopyStep: TypeAlias = Literal[
     "copy back ends",
 ]
 
+# The values that are due in one stage, in order, each as (place, value).
+_Stage: TypeAlias = list[tuple[int, int]]
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -108,10 +111,6 @@ def early_places(graph: Graph, values: IntArray) -> IntArray:
         read = max((at[u] for u in graph.operands[v]), default=-1)
         at[v] = read if moves[v] and 0 <= read < place else place
     return np.array(at, np.int64)[values]
-
-
-# The values that are due in one stage, in order, each as (place, value).
-_Stage: TypeAlias = list[tuple[int, int]]
 
 
 def _staged(copied: list[int], due: IntArray, stage: IntArray) -> list[_Stage]:

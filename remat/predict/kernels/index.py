@@ -31,6 +31,9 @@ Access = tuple[Dims, int]
 _WRAPS = (1, 0)
 _NOWHERE = -(1 << 48)
 
+STEPS = 1 << 40
+"""An upper bound of all steps. An opaque digit with a known first step has a stride below `-STEPS`."""
+
 
 def runtime_position(*what: object) -> int:
     """Returns a number for a position that only the running program knows; equal arguments give equal numbers."""
@@ -117,10 +120,6 @@ def opaque(size: int, *what: object) -> Digits:
 def moves(digits: Digits) -> bool:
     """Returns whether the position that is read depends on a dimension."""
     return any(s for _, s in digits)
-
-
-STEPS = 1 << 40
-"""An upper bound of all steps. An opaque digit with a known first step has a stride below `-STEPS`."""
 
 
 def uneven(size: int, step: int, *what: object) -> Digits:

@@ -16,6 +16,9 @@ from remat.predict.kernels.reductions import loop_over, reduced_over
 from remat.predict.kernels.strides import channels_last, in_order_of
 from remat.predict.kernels.view_maps import positive
 
+# The layouts of these products stay open; those of products of batches do not (`InductorChoices._need_to_fix_layout`).
+_OPEN = rules.aten("mm addmm")
+
 
 def keeping_arguments(rule: Rule) -> Rule:
     """Wraps a rule, so that the layouts which its call requires do not affect other readers of its arguments."""
@@ -96,10 +99,6 @@ def _as_argument(view: View) -> Buffer:
     if view.is_whole and view.box.buffer is not None:
         return view.box.buffer
     return Buffer(view.box.value, view.shape, view.box.itemsize, layout(view) or contiguous_strides(view.shape))
-
-
-# The layouts of these products stay open; those of products of batches do not (`InductorChoices._need_to_fix_layout`).
-_OPEN = rules.aten("mm addmm")
 
 
 def _result(lowering: Lowering, call: Call, loop: Loop) -> View:

@@ -26,6 +26,9 @@ from remat.predict.kernels.realize import Draft
 from remat.predict.kernels.recorded_calls import Call
 from remat.predict.kernels.view_maps import element, positive, sliced, view_access
 
+# Views whose argument must be row-major, unless its layout is already fixed.
+_RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
+
 
 def pointwise(lowering: Lowering, call: Call) -> View:
     draft = Draft(lowering.stores, {call.position}, heavy=call.op in lowering.stores.backend.heavy)
@@ -51,10 +54,6 @@ def seed(lowering: Lowering, call: Call) -> View:
     seeds = lowering.stores.store(lowering.first(call).box)
     reads = {(seeds, ((), int(call.args[1]))): 1}
     return View.of_box(Box(call.position, (), call.itemsize, reads, {frozenset(reads): frozenset({call.position})}))
-
-
-# Views whose argument must be row-major, unless its layout is already fixed.
-_RESHAPES = {f"aten.{name}" for name in ("view", "_unsafe_view", "reshape", "unsqueeze")}
 
 
 def view_operator(lowering: Lowering, call: Call) -> View:

@@ -15,6 +15,35 @@ from remat.predict.kernels.recorded_calls import Call, Ref
 from remat.predict.kernels.rules import OPERATIONS
 from remat.predict.kernels.view_maps import VIEWS, positive, view_access
 
+# Indices of the arguments that hold the filters and the number of groups.
+_FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
+
+# Operators whose result is channels-last if one of these arguments (images or filters) is.
+_LIKE_IMAGE = {
+    "aten.avg_pool2d": (0,),
+    "aten.avg_pool2d_backward": (1,),
+    "aten.adaptive_max_pool2d_backward": (1,),
+    "aten.max_pool2d_with_indices_backward": (1,),
+    "prims._low_memory_max_pool_with_offsets": (0,),
+    "aten.convolution": (0, 1),
+    "aten.convolution_backward": (1, 2),
+}
+
+# Attention operators whose first results have the strides of arguments, with the places of these: the result has those
+# of the queries; the gradients have those of queries, keys and values.
+_LIKE_ARGUMENTS: dict[str, tuple[int, ...]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": (0,),
+    "aten._scaled_dot_product_flash_attention": (0,),
+    "aten._scaled_dot_product_flash_attention_backward": (1, 2, 3),
+    "aten._scaled_dot_product_cudnn_attention": (0,),
+    "aten._scaled_dot_product_cudnn_attention_backward": (1, 2, 3),
+}
+
+# Attention operators whose results have the heads next to the features in memory. On CPUs this is true for the
+# logarithms of sums, too, which have no features.
+_HEADS_INSIDE_ON_CPUS = "aten._scaled_dot_product_flash_attention_for_cpu"
+_HEADS_INSIDE = (_HEADS_INSIDE_ON_CPUS, "aten._scaled_dot_product_efficient_attention")
+
 
 def eager_strides(calls: list[Call]) -> list[Shape]:
     strides: list[Shape] = []
@@ -123,10 +152,6 @@ def turning_images(torch: str) -> frozenset[str]:
     return frozenset(_FILTERS) if release(torch) >= (2, 15) else frozenset({"aten.convolution"})
 
 
-# Indices of the arguments that hold the filters and the number of groups.
-_FILTERS = {"aten.convolution": (1, 8), "aten.convolution_backward": (2, 9)}
-
-
 def channels_last_chosen(backend: KernelBackend, convolutions: list[Call], calls: list[Call], count: int) -> bool:
     """Returns whether the compiler keeps images channels-last (`GraphLowering.decide_layout_opt`).
 
@@ -170,18 +195,6 @@ def channels_last_values(calls: list[Call], tangents: Sequence[bool]) -> frozens
     return frozenset(v for v in images if len(calls[v].shape) == 4)
 
 
-# Operators whose result is channels-last if one of these arguments (images or filters) is.
-_LIKE_IMAGE = {
-    "aten.avg_pool2d": (0,),
-    "aten.avg_pool2d_backward": (1,),
-    "aten.adaptive_max_pool2d_backward": (1,),
-    "aten.max_pool2d_with_indices_backward": (1,),
-    "prims._low_memory_max_pool_with_offsets": (0,),
-    "aten.convolution": (0, 1),
-    "aten.convolution_backward": (1, 2),
-}
-
-
 def _strides(call: Call, calls: list[Call], layouts: list[Shape]) -> Shape:
     first = call.args[0] if call.args else None
     if call.op in VIEWS and isinstance(first, Ref):
@@ -210,22 +223,6 @@ def _of_view(call: Call, of: Call, strides: Shape) -> Shape:
         access = None
     own = strides_of(access[0], call.shape) if access is not None and len(access[0]) == len(call.shape) else None
     return contiguous_strides(call.shape) if own is None else own
-
-
-# Attention operators whose first results have the strides of arguments, with the places of these: the result has those
-# of the queries; the gradients have those of queries, keys and values.
-_LIKE_ARGUMENTS: dict[str, tuple[int, ...]] = {
-    "aten._scaled_dot_product_flash_attention_for_cpu": (0,),
-    "aten._scaled_dot_product_flash_attention": (0,),
-    "aten._scaled_dot_product_flash_attention_backward": (1, 2, 3),
-    "aten._scaled_dot_product_cudnn_attention": (0,),
-    "aten._scaled_dot_product_cudnn_attention_backward": (1, 2, 3),
-}
-
-# Attention operators whose results have the heads next to the features in memory. On CPUs this is true for the
-# logarithms of sums, too, which have no features.
-_HEADS_INSIDE_ON_CPUS = "aten._scaled_dot_product_flash_attention_for_cpu"
-_HEADS_INSIDE = (_HEADS_INSIDE_ON_CPUS, "aten._scaled_dot_product_efficient_attention")
 
 
 def element_strides(

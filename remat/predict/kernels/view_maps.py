@@ -9,6 +9,9 @@ from typing import Any, cast
 from remat.predict.kernels.index import Access, Digits, Dims, Shape, opaque, reshaped
 from remat.predict.kernels.recorded_calls import Call
 
+SPLITS = frozenset({"aten.split", "aten.split_with_sizes", "aten.unbind"})
+"""Operators whose elements are views of their argument."""
+
 
 def positive(dim: int, rank: int) -> int:
     return dim + rank if dim < 0 else dim
@@ -141,7 +144,3 @@ def element(call: Call, of: Call, shape: Shape, dims: Dims) -> Access:
     pieces: Any = of.args[1]
     start = k * pieces if isinstance(pieces, int) else sum(pieces[:k])
     return sliced(dims, dim, shape[dim], start, call.shape[dim])
-
-
-SPLITS = frozenset({"aten.split", "aten.split_with_sizes", "aten.unbind"})
-"""Operators whose elements are views of their argument."""

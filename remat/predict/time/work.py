@@ -16,6 +16,9 @@ from remat.errors import InvalidGraph
 from remat.facts.columns import LARGEST_TOTAL, BoolArray, IntArray, frozen
 from remat.facts.graph import Graph, Region, checked_graph
 
+# Operators that select rows or elements by index: they read at most as many bytes of an operand as they write.
+_PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index.")
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -46,10 +49,6 @@ class Work:
             read_bytes=np.where(free, zero, _read_bytes(graph)),
             written_bytes=np.where(own_kernel, made, zero),
         )
-
-
-# Operators that select rows or elements by index: they read at most as many bytes of an operand as they write.
-_PICKS = ("aten.embedding.", "aten.gather.", "aten.index_select.", "aten.index.")
 
 
 def flops_with_elements(graph: Graph) -> IntArray:

@@ -33,6 +33,9 @@ from remat.pytorch.seam.torch_names import tree_leaves
 NOTHING_RECOMPUTED = "nothing recomputed"
 PYTORCH = "PyTorch's plan"
 
+# If a batch of two to this power still fits, the memory of the step does not grow with its batch.
+_DOUBLINGS = 40
+
 
 def forecast(
     model: Callable[..., Any],
@@ -126,9 +129,6 @@ def _check_found(model: Callable[..., Any], tensors: Sequence[Tensor], graph: Gr
             f"{read} bytes of parameters and buffers, but only {found_bytes} were found. "
             f"Pass a module, such as one that computes the loss"
         )
-
-
-_DOUBLINGS = 40
 
 
 def largest_batch(

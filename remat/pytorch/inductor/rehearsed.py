@@ -38,6 +38,13 @@ from remat.pytorch.seam.torch_names import (
     tree_map,
 )
 
+# Calls whose memory does not depend on the contents of tensors.
+_MEASURED = {
+    "cpu": ("aten.convolution", "aten._scaled_dot_product_flash_attention_for_cpu"),
+    "cuda": ("aten.convolution", "aten._scaled_dot_product_"),
+}
+_bytes_by_call: dict[tuple[Any, ...], int] = {}
+
 
 class WrittenPass(NamedTuple):
     """Holds Inductor's code of one pass."""
@@ -151,14 +158,6 @@ def _reinterpreted(tensor: Tensor, shape: Any, strides: Any, offset: int) -> Ten
 
 def _empty(shape: Any, strides: Any, dtype: torch.dtype, device: str) -> Tensor:
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-
-# Calls whose memory does not depend on the contents of tensors.
-_MEASURED = {
-    "cpu": ("aten.convolution", "aten._scaled_dot_product_flash_attention_for_cpu"),
-    "cuda": ("aten.convolution", "aten._scaled_dot_product_"),
-}
-_bytes_by_call: dict[tuple[Any, ...], int] = {}
 
 
 def measured_bytes(operator: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:

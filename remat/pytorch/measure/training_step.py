@@ -45,6 +45,19 @@ _OTHER_SETTINGS = {
     "PyTorch, activation_memory_budget=0.5": {"activation_memory_budget": 0.5},
 }
 
+Loss = Callable[[Any], Tensor]
+"""Converts the output of a model to the scalar that is differentiated."""
+
+# The columns of a comparison of strategies.
+_DTYPES = {
+    "strategy": "str",
+    **dict.fromkeys(("moved_bytes", "forward_bytes", "backward_bytes", "kernels"), "Int64"),
+    **dict.fromkeys(("saved_tensors", "saved_bytes", "peak_bytes"), "Int64"),
+    **dict.fromkeys(("median_s", "fastest_s", "slowest_s", "first_s", "relative_error"), "float64"),
+    "compared_with": "str",
+    "error": "str",
+}
+
 
 def usual_strategies(
     cost_models: str | CostModel | Iterable[str | CostModel] = (DEFAULT_STEP_MODEL,),
@@ -86,10 +99,6 @@ def _partition_with(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     with partitioner_settings(**settings):
         return torchs_partition(gm, joint_inputs, **kwargs)
-
-
-Loss = Callable[[Any], Tensor]
-"""Converts the output of a model to the scalar that is differentiated."""
 
 
 @dataclass(frozen=True)
@@ -229,16 +238,6 @@ def _judged(eager: _TrainingRun, outcomes: Mapping[str, Outcome], tolerance: flo
             return replace(eager, step=step).outcome()
 
     return verdicts(outcomes, eager.outcome, (NOTHING_RECOMPUTED, nothing_recomputed), tolerance)
-
-
-_DTYPES = {
-    "strategy": "str",
-    **dict.fromkeys(("moved_bytes", "forward_bytes", "backward_bytes", "kernels"), "Int64"),
-    **dict.fromkeys(("saved_tensors", "saved_bytes", "peak_bytes"), "Int64"),
-    **dict.fromkeys(("median_s", "fastest_s", "slowest_s", "first_s", "relative_error"), "float64"),
-    "compared_with": "str",
-    "error": "str",
-}
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,15 @@ from remat.pytorch.seam.torch_settings import fresh_compilation, partitioner_set
 JointVisitor = Callable[[fx.Graph, Any, int], None]
 """Receives a joint graph, torch's `NodeInfo` and the number of forward outputs, while torch partitions the graph."""
 
+# The first operator of autograd's backward pass from a loss.
+_SEED = torch.ops.aten.ones_like.default
+
+# How to make a graph that `read_step` can read.
+_HOW = (
+    "return (loss, *gradients), with the gradients of torch.autograd.grad(loss, parameters), and leave "
+    "torch.ops.aten.ones_like.default out of make_fx's decomposition_table"
+)
+
 
 def capture(model_or_fn: Callable[..., Any], /, *args: Any, device: Any = None, **kwargs: Any) -> Graph:
     """Captures the joint forward and backward graph of `model_or_fn(*args, **kwargs)`.
@@ -129,15 +138,6 @@ def _why_nothing(name: str, traced: int) -> str:
         f"{name} has no joint graph to capture: either no parameter or input that its output depends on requires "
         f"gradients (call .requires_grad_() on one), or its backward pass needs nothing of the forward pass"
     )
-
-
-# The first operator of autograd's backward pass from a loss.
-_SEED = torch.ops.aten.ones_like.default
-
-_HOW = (
-    "return (loss, *gradients), with the gradients of torch.autograd.grad(loss, parameters), and leave "
-    "torch.ops.aten.ones_like.default out of make_fx's decomposition_table"
-)
 
 
 def read_step(traced: fx.GraphModule, parameters: int = 0, name: str = "step", *, as_is: bool = False) -> Graph:

@@ -38,6 +38,13 @@ COLLECTIVE = "a collective"
 # Namespaces. Those of the second are in joint graphs of models that call them by name (torch 2.13).
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
 
+# The facts that were read in this process, by operator.
+_known: dict[Any, Operator] = {}
+
+# A Triton kernel computes from its arguments alone, and writes into copies of them. The `score_mod` of flex attention
+# computes a score from a score and its position; TorchInductor refuses random numbers in it.
+_WITHOUT_EFFECTS = ("triton_kernel_wrapper_functional", "flex_attention")
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -89,9 +96,6 @@ class Operator:
             unrepeatable=_unrepeatable(target),
             unary=_unary(target),
         )
-
-
-_known: dict[Any, Operator] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,11 +193,6 @@ def _unary(target: Any) -> bool:
         return target is operator.getitem
     first, *others = [str(argument.type) for argument in schema_of(target).arguments] or [""]
     return first == "Tensor" and not any("Tensor" in other for other in others)
-
-
-# A Triton kernel computes from its arguments alone, and writes into copies of them. The `score_mod` of flex attention
-# computes a score from a score and its position; TorchInductor refuses random numbers in it.
-_WITHOUT_EFFECTS = ("triton_kernel_wrapper_functional", "flex_attention")
 
 
 def _unrepeatable(target: Any) -> str | None:

@@ -19,6 +19,9 @@ from remat.pytorch.seam.thread_patch import thread_local_patch
 from remat.pytorch.seam.torch_names import DataDependentOutputException, DynamicOutputShapeException
 from remat.pytorch.seam.virtual_gpu import device_of
 
+# Torch's errors for tensors on two devices; torch 2.11 has the second one.
+_TWO_DEVICES = ("on the same device", "two different devices")
+
 
 @contextmanager
 def arguments_on(
@@ -52,10 +55,6 @@ def arguments_on(
         if any(words in str(cause) for words in _TWO_DEVICES):
             where += ", as a tensor of it stays on the CPU: make tensors with device=, and hold them in a module"
         raise CaptureError(f"{where}, with fake tensors on {target}: {_first_line(cause)}") from error
-
-
-# Torch's errors for tensors on two devices; torch 2.11 has the second one.
-_TWO_DEVICES = ("on the same device", "two different devices")
 
 
 # While it traces, libtorch would call a driver, which may be missing.

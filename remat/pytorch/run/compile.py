@@ -31,6 +31,9 @@ from remat.pytorch.seam.torch_names import torch_compile
 from remat.pytorch.seam.torch_partitioner import region_budgets
 from remat.words import near, near_of
 
+# Options that torch.compile takes for itself.
+_TORCHS = ("guard_filter_fn", "use_aoti")
+
 
 @overload
 def compile(model: Callable[..., Any], **options: Any) -> CompiledStep: ...
@@ -259,7 +262,3 @@ def _inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> di
                 f"torch._inductor.list_options() lists them"
             )
     return {**from_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
-
-
-# Options that torch.compile takes for itself.
-_TORCHS = ("guard_filter_fn", "use_aoti")

@@ -22,6 +22,12 @@ from remat.pytorch.seam.compilations import DYNAMO_SKIPS, function_that_saves, g
 from remat.pytorch.seam.fakes import owned
 from remat.pytorch.seam.torch_names import storage_number, tree_leaves
 
+# Operators that take a view or cast, by the names of their nodes in autograd.
+_MOVES = {
+    *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "Alias", "AsStrided", "ToCopy"),
+    *("Select", "Slice", "Narrow", "Split", "SplitWithSizes", "Unbind", "Unfold", "Diagonal", "Squeeze", "Unsqueeze"),
+}
+
 
 def warn_if_skipped(
     compiled: Callable[..., Any], model: Callable[..., Any], note: Callable[[str], None]
@@ -109,12 +115,6 @@ def _read_eagerly(outputs: list[Tensor], ends: set[Any]) -> tuple[list[Tensor], 
 # Whether a node only takes a view or casts, as of a parameter before it is read.
 def _only_moves(node: Any) -> bool:
     return node.name().rstrip("0123456789").removesuffix("Backward") in _MOVES
-
-
-_MOVES = {
-    *("T", "Transpose", "Permute", "View", "UnsafeView", "ReshapeAlias", "Expand", "Alias", "AsStrided", "ToCopy"),
-    *("Select", "Slice", "Narrow", "Split", "SplitWithSizes", "Unbind", "Unfold", "Diagonal", "Squeeze", "Unsqueeze"),
-}
 
 
 # Results that are arguments, or views of arguments, do not count.

@@ -27,6 +27,17 @@ from remat.words import human_bytes
 NO_OWN_BUDGET = ("all graphs together", "price of memory", "least saved", "another rank")
 """The values of `ChosenPlan.by` for a graph that has no budget of its own."""
 
+# Why a plan takes more than the share that was asked for.
+_WHY = {
+    "saved": "every plan saves at least this, because some values must not be computed twice",
+    "peak": "no plan with a lower peak was found: outputs, gradients and the running kernel's tensors stay in memory",
+}
+_CHECKPOINTED = (
+    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, applies to "
+    "the checkpointed model. For a budget of the whole model, switch that off: gradient_checkpointing=False, or "
+    "model.gradient_checkpointing_disable()"
+)
+
 
 @dataclass(frozen=True)
 class ChosenPlan:
@@ -136,17 +147,6 @@ class PlannedGraph:
             f"a graph of {len(self.graph)} values saves {human_bytes(self.facts.saved_bytes)}{hosted}, recomputes "
             f"{len(self.facts.recomputed_ops)} operators ({self.cost_model}, {self.chosen.by}, {when})"
         )
-
-
-_WHY = {
-    "saved": "every plan saves at least this, because some values must not be computed twice",
-    "peak": "no plan with a lower peak was found: outputs, gradients and the running kernel's tensors stay in memory",
-}
-_CHECKPOINTED = (
-    "the model is checkpointed already (torch.utils.checkpoint): the budget, and any share of a default, applies to "
-    "the checkpointed model. For a budget of the whole model, switch that off: gradient_checkpointing=False, or "
-    "model.gradient_checkpointing_disable()"
-)
 
 
 def remarks_on(graph: Graph, plan: Plan, cost_model: CostModel) -> dict[str, str]:

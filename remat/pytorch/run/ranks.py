@@ -21,6 +21,9 @@ from remat.problem.offload import cannot_offload
 from remat.pytorch.seam.compilations import in_pipeline_stage
 from remat.pytorch.seam.fakes import real_tensors
 
+# The subjects of the warnings of this process.
+_warned_about: set[str] = set()
+
 
 def several_ranks() -> bool:
     """Returns whether this process is one of several ranks, and plans are exchanged with the others."""
@@ -33,9 +36,6 @@ def warn(text: str, about: str = "") -> None:
     if about not in _warned_about and not (several_ranks() and dist.get_rank()):
         warnings.warn(text, stacklevel=3)
         _warned_about.update({about} - {""})
-
-
-_warned_about: set[str] = set()
 
 
 def agreed_plan(own: Plan | Exception, graph: Graph | None) -> Plan | Exception:

@@ -93,6 +93,9 @@ USED: dict[str, str] = {
 }
 """Module -> names in it, with spaces between them, dots for attributes, and the parameters that our calls use."""
 
+# Stands for a name that is missing in this torch: any object of torch's may be there.
+_GONE = object()
+
 
 @cache
 def internals(path: str) -> Any:
@@ -114,9 +117,6 @@ def internals(path: str) -> Any:
         if attribute is _GONE or (needed and not needed <= inspect.signature(attribute).parameters.keys()):
             raise unsupported(f"{path}.{entry.replace(',', ', ')} is gone")
     return module
-
-
-_GONE = object()
 
 
 def unsupported(what: str) -> UnsupportedTorch:

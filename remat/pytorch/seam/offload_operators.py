@@ -25,6 +25,12 @@ from torch import Tensor
 
 HOST = torch.device("cpu")
 
+# The stream of each device for its copies.
+_streams: dict[torch.device, torch.cuda.Stream] = {}
+# Address of a begun copy -> the event of its end, the copy, and its source. The references keep both tensors alive
+# until then, even if the pass is aborted.
+_under_way: dict[int, tuple[Any, Tensor, Tensor]] = {}
+
 
 def handle_of(copy: Tensor) -> Tensor:
     """Returns a tensor without elements that keeps the memory of another tensor alive, and has its shape."""
@@ -46,12 +52,6 @@ def place_for(tensor: Tensor, device: torch.device) -> Tensor:
     """Allocates row-major memory for a copy of a tensor: on a device, or pinned on its host."""
     pinned = tensor.is_cuda and device.type == "cpu"
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, pin_memory=pinned)
-
-
-_streams: dict[torch.device, torch.cuda.Stream] = {}
-# Address of a begun copy -> the event of its end, the copy, and its source. The references keep both tensors alive
-# until then, even if the pass is aborted.
-_under_way: dict[int, tuple[Any, Tensor, Tensor]] = {}
 
 
 def begin(copy: Tensor, source: Tensor) -> None:

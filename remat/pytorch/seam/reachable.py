@@ -27,6 +27,12 @@ from remat.pytorch.seam.torch_names import (
 REGISTERED = ("_parameters", "_buffers", "_modules")
 """The attributes in which a module holds registered parameters, buffers and modules."""
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+# The types of tensors of which fake ones can stand in for another device.
+_KINDS = (Tensor, nn.Parameter)
+
 
 def reachable_tensors(model: Callable[..., Any], args: Any) -> list[Tensor]:
     """Returns the parameters and buffers that a model holds from step to step, each once.
@@ -108,12 +114,6 @@ class TensorCollector:
                 self.globals_with_tensors.append((function.__globals__, name))
             elif isinstance(value, nn.Module | FunctionType | list | tuple | dict):
                 self.look_into(value)
-
-
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional and keyword arguments."""
-
-_KINDS = (Tensor, nn.Parameter)
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from typing import Any
 
 from remat.pytorch.seam.torch_names import assume_constant_result
 
+_stand_ins: dict[Any, _StandIn] = {}
+"""The stand-ins by their replacements, and by (owner, name, torch's function)."""
+
 
 class _StandIn:
     """Replaces a function of torch, and calls the replacement of the innermost block around its caller.
@@ -59,10 +62,6 @@ class _StandIn:
         while running[0].f_code.co_flags & inspect.CO_GENERATOR or running[0].f_code.co_filename == contextlib.__file__:
             del running[0]  # a context manager that is written as a generator
         return running[0], thread
-
-
-_stand_ins: dict[Any, _StandIn] = {}
-"""The stand-ins by their replacements, and by (owner, name, torch's function)."""
 
 
 @contextmanager

@@ -37,6 +37,11 @@ _DECIDED_BY_TIMING = (
     "benchmark_combo_kernel",
 )
 
+# Names and numbers of libtorch's C++ code, for `_guarded_without_driver`.
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
+_CUDA = 1  # c10::DeviceType::CUDA
+_METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInterface
+
 # Held inside `virtual_gpu`: a process has one Triton driver and one torch table of devices.
 _one_at_a_time = threading.RLock()
 
@@ -197,11 +202,6 @@ def _forget() -> None:
 # for every node, and so do composite kernels. torch has `FakeGuardImpl` for this: `torch._C._ensureCUDADeviceGuardSet`
 # puts it in the place of a guard that counts no devices. Builds of torch without CUDA register no guard, and there the
 # function does nothing. So a guard that counts no devices is registered first.
-_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"  # c10::impl::device_guard_impl_registry
-_CUDA = 1  # c10::DeviceType::CUDA
-_METHODS = 64  # more than the virtual methods of c10::impl::DeviceGuardImplInterface
-
-
 @contextmanager
 def _guarded_without_driver() -> Generator[None]:
     slots = _registry()
