@@ -31,7 +31,7 @@ from solvers.cpsat_backend import sum_by_weight
 
 
 class Moment(NamedTuple):
-    """Identifies a step of a training step by the operator that runs in it, whatever the plan."""
+    """Identifies a moment of a training step by the operator that runs then, whatever the plan."""
 
     backward: bool
     asked_at: int  # the position in the graph at which the backward pass asks for the operator, or its own position

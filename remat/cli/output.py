@@ -56,7 +56,7 @@ def _plain(value: object) -> object:
 
 
 def written(path: Path | None) -> Iterator[str]:
-    """Yields a message that a file or a folder was written, if there is one."""
+    """Yields a message that names the file or the folder that was written; without a path, it yields nothing."""
     if path is not None:
         yield f"written to {path}"
 

@@ -137,7 +137,7 @@ def _frozen_again(value: Any) -> Any:
 
 
 def mask_of(positions: IntArray | list[int], length: int) -> BoolArray:
-    """Returns a mask (length,) that is set at these positions; for numpy, a tuple would be one position."""
+    """Returns a mask (length,) that is set at these positions; no tuple, which numpy reads as one position."""
     mask = np.zeros(length, np.bool_)
     mask[positions] = True
     return mask

@@ -34,8 +34,8 @@ def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Se
     Args:
         predictor: predicts the kernels of steps, and times them.
         before: the plan before the changes; like the others, over the values that the graph can plan.
-        changed: for each change, one plan or more that make it alone, in different places of the graph. The first plan
-            is taken that touches no value that another change touches.
+        changed: for each change, one plan or more that make it alone, in different places of the graph. Of these, the
+            first is used that has no value in common with the other changes.
 
     Returns:
         the effects by the position of the change in `changed`; changes that could not be told apart have none.

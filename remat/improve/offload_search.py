@@ -128,7 +128,10 @@ class Delays:
 
     @property
     def counted_values(self) -> tuple[BoolArray, BoolArray, BoolArray]:
-        """Returns masks of what moments count: (r, n) copies out, (s, n) copies in, and (s, n) recomputed values."""
+        """Returns three masks, with a row for each moment: of the values whose delay its bound adds.
+
+        They are (r, n) for copies to the host, (s, n) for copies from the host, and (s, n) for recomputed values.
+        """
         out = self.clock.written_ns >= self.out[:, None]
         return out, self.reach.latest <= self.back[:, None], self.reach.earliest > self.back[:, None]
 

@@ -104,7 +104,10 @@ class Repairs:
         return None if after.key == choice.key else after
 
     def _prices(self, choice: Choice, freed_bytes: IntArray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """Returns (k,) what it costs to recompute a value instead; infinite if that frees nothing, or is not known."""
+        """Returns the prices (k,) of recomputing values that the choice saves.
+
+        A price is infinite if it would free nothing, or was not computed: only the classes that free most get one.
+        """
         problem, legal = self._plans.problem, self._plans.legal
         groups = sorted(
             by_class(np.flatnonzero(freed_bytes), self._classes), key=lambda group: -int(freed_bytes[group].sum())

@@ -193,9 +193,10 @@ class _Blocks:
     """Holds the bytes of the tensors of a convolution in blocks of channels.
 
     Attributes:
-        read: the copy of an image that is read; 0 if there is none.
-        filters: as the gradient of the image reads them.
-        of_filters: as the convolution reads them, and their gradient.
+        image, result: both in blocks.
+        read: the copy of the image that the convolution reads; 0 if it reads the image as it is.
+        filters: the copy of the filters from which the gradient of the image is computed.
+        of_filters: the copy of the filters that the convolution reads; their gradient takes as much.
     """
 
     image: int

@@ -102,7 +102,7 @@ def identity(shape: Shape) -> Dims:
 
 
 def strides_of(dims: Dims, shape: Shape) -> Shape | None:
-    """Returns the strides that read like an index map, or None if no strides do.
+    """Returns the strides of a tensor that reads memory where an index map reads it, or None if no strides do.
 
     A dimension of size one gets its row-major stride, which has no effect.
     """

@@ -66,7 +66,7 @@ def mixed(one: TritonGroup, other: TritonGroup, writer_of: Mapping[Buffer, int])
 
 
 def in_order(group: TritonGroup) -> bool:
-    """Returns whether the innermost loops of a group read memory in order, or do not move."""
+    """Returns whether the innermost loops of a group read memory in order, or always the same element."""
     read = {dep[0] for dep in group.reads}
     return all(
         step_of(dims[-1]) in (0, 1)

@@ -72,7 +72,9 @@ def _along_memory(lowering: Lowering, of: View, axes: list[int]) -> tuple[View, 
 
 
 def _rows_of(lowering: Lowering, of: View) -> tuple[Shape, Shape] | None:
-    """Returns what the reductions before an expression keep and reduce, if these are all of its elements.
+    """Returns the shapes that the reductions nearest before an expression keep and reduce.
+
+    It returns None if they differ, or do not have as many points together as the expression has elements.
 
     A sum over everything that follows such a reduction is split as that one, so that both can share a kernel: the mean
     of squares after a normalization of rows (`extract_input_node_reduction_ranges`).

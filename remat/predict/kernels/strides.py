@@ -70,7 +70,7 @@ def strides_after(calls: list[Call], eager: list[Shape], other_strides: Mapping[
 def with_tangents(
     calls: list[Call], eager: list[Shape], tangents: Sequence[int], outputs: Sequence[int]
 ) -> list[Shape]:
-    """Returns the strides of all values where each tangent lies in memory as the first output to which it may belong.
+    """Returns the strides of all values if each tangent has the layout of the first output that may be its own.
 
     AOTAutograd copies a tangent that has another layout.
     """

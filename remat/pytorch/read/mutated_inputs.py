@@ -49,8 +49,9 @@ def overwritten_inputs(joint_graph: fx.Graph, writers: Iterable[fx.Node], tangen
 def values_in_their_memory(joint_graph: fx.Graph, tangents: Container[fx.Node]) -> set[fx.Node]:
     """Returns the values that Inductor may compute in the memory of an overwritten input.
 
-    These are the values that are finally copied into an input, and their operands through operators that have an
-    in-place form. Each step of such a chain may be overwritten by the next, although it is saved (torch 2.13).
+    These are the values that are finally copied into an input and, from there backwards, the first operand of each
+    view and of each operator that has an in-place form. Each step of such a chain may be overwritten by the next,
+    although it is saved (torch 2.13).
     """
     values: set[fx.Node] = set()
     copies = joint_graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)

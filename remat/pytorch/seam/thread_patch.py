@@ -43,7 +43,10 @@ class _StandIn:
         _stand_ins[place] = self
 
     def here(self) -> Callable[..., Any]:
-        """Returns the function for this caller. If Dynamo traces a call of it, Dynamo breaks the graph here."""
+        """Returns the replacement of the innermost block around the caller, or else torch's own function.
+
+        If Dynamo traces a call of it, Dynamo breaks the graph here.
+        """
         running = callers_of(inspect.currentframe() if self.blocks else None)
         for replacement, frame, _ in reversed(self.blocks):
             if frame in running:
