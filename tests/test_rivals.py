@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import feasible, training_steps
 
 from costmodels import RecomputeTime
-from experiments.bench.rivals import METHODS, answered
+from experiments.bench.rivals import METHODS, answered, run_method
 from experiments.benchmark.answers import Answers
 from experiments.benchmark.manifest import FOLDER, Manifest
 from experiments.rivals import checkmate_rounding, chen, hiremate
@@ -231,6 +231,34 @@ def test_without_tensors_there_is_nothing_to_retain() -> None:
 
 def cost_of(instance: TensorInstance, recomputed: BoolArray | IntArray) -> int:
     return int(instance.cost[recomputed].sum())
+
+
+def computes_late() -> TensorInstance:
+    """Computes its only tensor in the backward pass."""
+    g = GraphBuilder()
+    x = g.input("x", bytes=1)
+    g.output(g.op("out", x, bytes=1, view=True))
+    g.gradient(g.op("mul", g.tangent("dy", bytes=1), g.op("op", x, bytes=2, compute_bound=True), bytes=1))
+    return asked(g.build(), [1])
+
+
+@drawn(20)  # each is answered by all methods
+@given(questions(), st.sampled_from(("saved", "peak")), st.integers(0, 127))
+@example(computes_late(), "saved", 0)
+def test_no_method_fails_or_is_better_than_all_plans(instance: TensorInstance, of: str, at: int) -> None:
+    assume(len(instance) <= 6)
+    problem, every = instance.problem, Best(instance, [])
+    plans = [(instance.plan(saved), every.offer(saved)) for saved in every_mask(len(instance))]
+    sizes = sorted({score.of(Budget("", of, 0)) for _, score in plans})
+    budget = Budget("budget", of, sizes[at % len(sizes)])
+    fits = [score.cost for plan, score in plans if score.of(budget) <= budget.bytes and plan.keeps_bans(problem)]
+    for method in METHODS:
+        if method == "moccasin" and of == "saved":
+            continue
+        best = Best(instance, [budget])
+        run_method(method, instance, budget, best)
+        for cost, _ in best.found.values():
+            assert cost >= min(fits, default=np.inf), method
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -73,7 +73,7 @@ def answered(posed: Posed, method: str, incumbents: dict[str, dict[str, Any]]) -
     budgets = [b for b in different if method != "moccasin" or b.of == "peak"]
     for group in [budgets] if method in FOR_ALL_BUDGETS else [[budget] for budget in budgets]:
         start, best = time.process_time(), Best(instance, group)
-        is_whole = _run(method, instance, group[0], best)
+        is_whole = run_method(method, instance, group[0], best)
         seconds = round(time.process_time() - start, 2)
         for budget in group:
             row = {"method": method, "instance": posed.name, "budget": budget.name, "values": len(posed.problem)}
@@ -84,7 +84,7 @@ def answered(posed: Posed, method: str, incumbents: dict[str, dict[str, Any]]) -
             yield row | objectives | answer | {"plans": best.plans, "seconds": seconds, "ended": is_whole, "why": why}
 
 
-def _run(method: str, instance: TensorInstance, budget: Budget, best: Best) -> bool:
+def run_method(method: str, instance: TensorInstance, budget: Budget, best: Best) -> bool:
     """Runs a method; returns whether it ended before its time was over."""
     try:
         if method in FOR_ONE_BUDGET:

@@ -32,7 +32,7 @@ class OutOfMemory(Exception):
 
 def plans(instance: TensorInstance) -> Iterator[BoolArray]:
     """Yields a plan for each limit: first far apart, then between them."""
-    most = int(instance.bytes[instance.forward].sum())
+    most = max(int(instance.bytes[instance.forward].sum()), 1)  # the forward pass may compute no tensor
     limits = np.geomspace(most, max(most / 100, 1), LIMITS).tolist()
     for i in sorted(range(LIMITS), key=lambda i: -math.gcd(i, LIMITS - 1)):
         try:
