@@ -107,6 +107,28 @@ def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.M
     assert joint_effects(predictor, before, changed) == {}
 
 
+def with_a_common_mask() -> nn.Module:
+    """The kernels of both layers compute the same mask."""
+
+    def forward(net: ModuleOf, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(64) < 32
+        x = net.first(torch.where(mask, x.sin(), 0.0))
+        return net.second(torch.where(mask, x.sin(), 0.0))
+
+    return ModuleOf(forward, first=nn.Linear(64, 64), second=nn.Linear(64, 64))
+
+
+def test_a_value_that_many_kernels_compute_does_not_join_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = remat.capture(with_a_common_mask(), torch.randn(128, 64, requires_grad=True))
+    predictor = h100(graph)
+    plans = plans_of(graph)
+    before = plans.legal.saving(np.array([graph.ops[v].startswith("aten.addmm") for v in graph.plannable]))
+    sines = np.flatnonzero([graph.ops[v].startswith("aten.sin.") for v in graph.plannable])
+    changed = [[plans.legal.also_saving(before, sines[[i]])] for i in range(2)]
+    one_step_only(monkeypatch)
+    assert len(joint_effects(predictor, before, changed)) == 2
+
+
 def test_a_change_alone_counts_kernels_that_compute_none_of_its_values() -> None:
     graph = Corpus.open().graph("small-bert")
     predictor = h100(graph)

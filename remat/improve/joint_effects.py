@@ -2,15 +2,16 @@
 
 To predict a step takes long. So changes that touch different values are made together, and the kernels of the step are
 compared with those of the plan before. Kernels that differ and compute the same values belong together, and what they
-add to the time is the effect of the change that touches these values; if none does, of the nearest one. If two changes
-meet in such a group, or if no kernel tells of a change, each of them is predicted alone, as long as predictions are
-cheap.
+add to the time is the effect of the change that touches these values; if none does, of the nearest one. Changes that
+meet in such a group cannot be told apart, and are not made together again. A change of which no kernel tells is made
+alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import combinations
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from remat.predict.kernels import Kernel
 # values, the plan for a Mamba-2 of 6,170 values at 15 GB took 14% longer than its default; now it is 4%. Where prices
 # stand in for predictions, the best change may never be tried.
 _VALUES, _STEPS = 200_000, 3
+# Steps after one change alone, which tell least, have at most this many values together; one such step is predicted.
+_ALONE = 10_000
 # Of the predictions that a search has left, one in so many serves effects; the others, what follows from them.
 _PART = 3
 
@@ -45,27 +48,36 @@ def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Se
     """
     graph = predictor.graph
     kernels = predictor.kernels(graph.for_all_values(before.saved))
-    effects, waiting, alone = dict[int, float](), [*range(len(changed))], set[int]()
+    effects, waiting, silent, met = dict[int, float](), [*range(len(changed))], list[int](), set[tuple[int, int]]()
     most = int(min(_VALUES / len(graph), predictions_left(len(graph)) / _PART))
+    alone_left = max(_ALONE // len(graph), 1)
     for _ in range(max(_STEPS, most)):
-        first_only = waiting and waiting[0] in alone
-        together, saved = _made_together(predictor, before, changed, waiting[:1] if first_only else waiting)
-        if not together:
+        together, saved = _made_together(predictor, before, changed, waiting or silent[:1], met)
+        alone_left -= len(together) == 1
+        if not together or alone_left < 0:
             break
         count_prediction(len(graph))
-        own, unclear = _own_effects(together, predictor, kernels, predictor.kernels(graph.for_all_values(saved)))
+        own, meeting = _own_effects(together, predictor, kernels, predictor.kernels(graph.for_all_values(saved)))
+        met |= meeting
+        unclear = {i for pair in meeting for i in pair}
         effects |= {i: ns for i, ns in own.items() if i not in unclear}
-        alone |= (unclear | together.keys()) - effects.keys()
-        waiting = [*(i for i in waiting if i not in together), *(i for i in together if i not in effects)]
+        silent = [i for i in (*silent, *together) if i not in own and i not in effects]
+        waiting = [i for i in waiting if i not in effects and i not in silent]
     return effects
 
 
 def _made_together(
-    predictor: StepPredictor, before: Choice, changed: Sequence[Sequence[Choice]], waiting: Sequence[int]
+    predictor: StepPredictor,
+    before: Choice,
+    changed: Sequence[Sequence[Choice]],
+    waiting: Sequence[int],
+    met: Collection[tuple[int, int]],
 ) -> tuple[dict[int, set[int]], BoolArray]:
     """Chooses changes that touch different values; returns these values for each, and what is saved after all."""
     together, saved = dict[int, set[int]](), before.saved.copy()
     for i in waiting:
+        if any((other, i) in met for other in together):
+            continue
         for choice in changed[i]:
             touched = _touched(predictor, before, choice)
             if touched and all(touched.isdisjoint(others) for others in together.values()):
@@ -77,18 +89,18 @@ def _made_together(
 
 def _own_effects(
     together: dict[int, set[int]], predictor: StepPredictor, before: Sequence[Kernel], after: Sequence[Kernel]
-) -> tuple[dict[int, float], set[int]]:
-    """Returns how much longer the kernels of each change take, and the changes that cannot be told from others."""
+) -> tuple[dict[int, float], set[tuple[int, int]]]:
+    """Returns how much longer the kernels of each change take, and the pairs of changes that cannot be told apart."""
     if len(together) == 1:
         return dict.fromkeys(together, predictor.ns_of(after) - predictor.ns_of(before)), set()
-    own, unclear = dict[int, float](), set[int]()
+    own, met = dict[int, float](), set[tuple[int, int]]()
     for values, ns in _differences(predictor, before, after):
         touching = [i for i, touched in together.items() if touched & values]
         # A change can also split kernels that compute none of its values.
         nearest = touching or [min(together, key=lambda i: _distance(together[i], values))]
         own[nearest[0]] = own.get(nearest[0], 0.0) + ns
-        unclear.update(nearest if len(nearest) > 1 else ())
-    return own, unclear
+        met.update(combinations(sorted(nearest), 2))
+    return own, met
 
 
 # How far apart two sets of values are in the order of the graph.
@@ -106,15 +118,27 @@ def _touched(predictor: StepPredictor, before: Choice, after: Choice) -> set[int
 def _differences(
     predictor: StepPredictor, before: Sequence[Kernel], after: Sequence[Kernel]
 ) -> list[tuple[set[int], float]]:
-    """Returns, for kernels that differ and belong together, their values and how much longer they take afterwards."""
+    """Returns, for kernels that differ and belong together, their values and how much longer they take afterwards.
+
+    On a Mamba-2, kernels of all layers compute the same constants. Before `common` was left out, 14 pairs of 29 changes
+    could not be told apart, and one pair after.
+    """
     counts = Counter(before), Counter(after)
     differing = [(counts[0] - counts[1], -1), (counts[1] - counts[0], 1)]
-    groups = list[tuple[set[int], float]]()
+    # A mask that the kernels of all layers compute does not tell which kernels belong together.
+    common = _computed_often(before) | _computed_often(after)
+    groups = list[tuple[set[int], set[int], float]]()
     for kernel, sign in ((kernel, sign) for kernels, sign in differing for kernel in kernels.elements()):
         values = set(kernel.values or kernel.reads + kernel.writes)  # a copy computes no value
-        ns = sign * predictor.ns_of([kernel])
-        for group in [group for group in groups if not group[0].isdisjoint(values)]:
+        own, ns = values - common or values, sign * predictor.ns_of([kernel])
+        for group in [group for group in groups if not group[0].isdisjoint(own)]:
             groups.remove(group)
-            values, ns = values | group[0], ns + group[1]
-        groups.append((values, ns))
-    return groups
+            own, values, ns = own | group[0], values | group[1], ns + group[2]
+        groups.append((own, values, ns))
+    return [(values, ns) for _, values, ns in groups]
+
+
+def _computed_often(kernels: Sequence[Kernel]) -> set[int]:
+    """Returns the values that several kernels of one pass compute."""
+    counts = Counter((kernel.backward, v) for kernel in kernels for v in kernel.values)
+    return {v for (_, v), count in counts.items() if count > 1}
