@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 
 import depth  # noqa: F401  # registers the profiles
 import pytest
@@ -16,6 +17,7 @@ from missing import missing_here
 # that waits must not keep a core busy, and Inductor's helpers would each import torch, to compile next to nothing.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,6 +54,15 @@ def only_new_objects_are_looked_at() -> None:
 def the_collector_runs_rarely() -> None:
     """A compilation makes millions of objects, most of which need no collector."""
     gc.set_threshold(20_000, 20, 10)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def guards_are_not_timed() -> None:
+    """Dynamo empties the caches of the processor to time the guards of each compilation, and only logs the time."""
+    if "torch" in sys.modules:
+        guards = import_module("torch._dynamo.guards")
+        if hasattr(guards, "profile_guard_manager"):
+            vars(guards)["profile_guard_manager"] = lambda *_: 0.0
 
 
 def in_the_quick_half(item: pytest.Item) -> bool:
