@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -40,6 +41,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xfail(reason=missing[item.name], strict=True))
 
 
+def pytest_collection_finish() -> None:
+    """What torch notes of each compilation, for its own developers, is neither taken nor written down."""
+    # Pytest listens to each logger that does not propagate; and if anybody listens, torch writes its graphs as text.
+    logging.getLogger("torch.__trace").propagate = True
+    if "torch" in sys.modules:
+        guards = vars(import_module("torch._dynamo.guards"))
+        if "profile_guard_manager" in guards:  # empties the caches of the processor, to time guards from there
+            guards["profile_guard_manager"] = no_time
+
+
+def no_time(*_: object) -> float:
+    return 0.0
+
+
 @pytest.fixture(autouse=True, scope="module")
 def only_new_objects_are_looked_at() -> None:
     """Python's collector no longer looks at what was imported, and at what torch's compiler keeps of earlier files.
@@ -54,15 +69,6 @@ def only_new_objects_are_looked_at() -> None:
 def the_collector_runs_rarely() -> None:
     """A compilation makes millions of objects, most of which need no collector."""
     gc.set_threshold(20_000, 20, 10)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def guards_are_not_timed() -> None:
-    """Dynamo empties the caches of the processor to time the guards of each compilation, and only logs the time."""
-    if "torch" in sys.modules:
-        guards = import_module("torch._dynamo.guards")
-        if hasattr(guards, "profile_guard_manager"):
-            vars(guards)["profile_guard_manager"] = lambda *_: 0.0
 
 
 def in_the_quick_half(item: pytest.Item) -> bool:
