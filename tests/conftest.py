@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 
 import depth  # noqa: F401  # registers the profiles
 import pytest
@@ -16,6 +18,7 @@ from missing import missing_here
 # that waits must not keep a core busy, and Inductor's helpers would each import torch, to compile next to nothing.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +39,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.name in missing:
             item.add_marker(pytest.mark.xfail(reason=missing[item.name], strict=True))
+
+
+def pytest_collection_finish() -> None:
+    """What torch notes of each compilation, for its own developers, is neither taken nor written down."""
+    # Pytest listens to each logger that does not propagate; and if anybody listens, torch writes its graphs as text.
+    logging.getLogger("torch.__trace").propagate = True
+    if "torch" in sys.modules:
+        guards = vars(import_module("torch._dynamo.guards"))
+        if "profile_guard_manager" in guards:  # empties the caches of the processor, to time guards from there
+            guards["profile_guard_manager"] = no_time
+
+
+def no_time(*_: object) -> float:
+    return 0.0
 
 
 @pytest.fixture(autouse=True, scope="module")

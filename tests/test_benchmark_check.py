@@ -38,6 +38,16 @@ def schema(kind: str) -> jsonschema.Draft202012Validator:
 INSTANCE, SOLUTION = schema("instance"), schema("solution")
 
 
+def distinct(part: Any) -> Any:
+    """A document with each value of a column once, for a schema that would say the same thing of each of 10^5 zeros.
+
+    Only names must differ, which the checker looks at, too.
+    """
+    if isinstance(part, dict):
+        return {key: distinct(value) for key, value in part.items()}
+    return list({(type(one), str(one)): one for one in part}.values()) if isinstance(part, list) else part
+
+
 def assert_agree(problem: Problem, instance: check.Instance, choice: Choice, budget: str = "saved") -> None:
     """The checker and `check_plan` say the same of a plan that is written out."""
     answer = {
@@ -92,7 +102,7 @@ def test_schema_and_peak_of_every_instance(name: str) -> None:
     budgets = [Budget("saved", "saved", int(problem.save_bytes.sum()) // 3), Budget("peak-0.5", "peak", 0)]
     document = problem_document(problem, name=name, unit="ns", budgets=budgets, memory=stated_memory(graph))
     document = json.loads(json.dumps(document))
-    INSTANCE.validate(document)
+    INSTANCE.validate(distinct(document))
     instance, simulator = check.Instance(document, ""), Simulator(graph)
     random = np.random.default_rng(len(problem))
     for share in (0.02, 0.3):

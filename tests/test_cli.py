@@ -411,12 +411,6 @@ def test_costmodels_lists_options_and_rules_with_their_sources(plugins: None) ->
         assert words in text
 
 
-def test_help_documents_the_exit_codes() -> None:
-    text = run("--help").stdout
-    for words in ("0    done", "3    infeasible", "4    a limit", "capture", "plugins"):
-        assert words in text
-
-
 def test_an_option_reads_the_same_in_every_command() -> None:
     said: dict[tuple[str, ...], set[str | None]] = {}
     for _, command in every_command():
@@ -440,18 +434,8 @@ def test_help_fits_80_columns_and_breaks_no_line() -> None:
 
 def test_a_command_of_earlier_versions_answers_with_its_new_spelling() -> None:
     names = {name for name, _ in every_command()}
-    earlier = {
-        "pose",
-        "show",
-        "traffic-frontier",
-        "timeline",
-        "traffic",
-        "kernels",
-        "report",
-        "largest-batch",
-        "refine",
-    }
-    for name in earlier | {"solvers", "costmodels", "estimators"}:
+    earlier = "pose show traffic-frontier timeline traffic kernels report largest-batch refine"
+    for name in (*earlier.split(), "solvers", "costmodels", "estimators"):
         (line,) = run(name, "graph.json", "--json", code=2).stderr.splitlines()
         _, old, _, new, _ = line.split("`")
         assert (old, line.startswith("error: ")) == (f"remat {name}", True)
@@ -555,8 +539,11 @@ def test_a_module_may_be_named_by_its_file(factories: list[Any], tmp_path: Path)
     assert "No module named 'nowhere_net'" in run("capture", "nowhere_net.py:net", "-o", "net.json", code=1).stderr
 
 
-def test_h_is_help_of_each_command() -> None:
-    assert "Exit codes" in run("-h").stdout
+def test_h_is_help_of_each_command_and_the_exit_codes_are_told() -> None:
+    text = run("-h").stdout
+    assert text == run("--help").stdout
+    for words in ("Exit codes", "0    done", "3    infeasible", "4    a limit", "capture", "plugins"):
+        assert words in text
     for name, _ in every_command():
         assert "--help" in run(*name.split(), "-h").stdout
 

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from experiments.accuracy.skipped_kernels import no_cpu_kernels
+from experiments.accuracy.live_kernels import visited
 from remat import InvalidPlan, Plan, Problem, Solution
 from remat.answer.registry import solver_names
 from remat.plugin import Solver
 from remat.pytorch.seam.compilations import graphs_compiled
-from remat.pytorch.seam.torch_settings import fresh_compilation
 from tests.test_compile import gradients
 from tests.test_whole_run import WIDTH, Model
 
@@ -142,7 +141,7 @@ def test_plans_of_all_graphs_of_a_model_are_replayed_from_their_files(
 
     torch.compiler.reset()
     monkeypatch.setenv("REMAT_PLAN", os.pathsep.join(map(str, files)))
-    with fresh_compilation(), no_cpu_kernels():
+    with visited(lambda _: None):
         torch.compile(model, backend="remat", dynamic=False)(batch(64)).sum().backward()
     assert [planned.plan for planned in remat.last_report().graphs[-2:]] == wanted
 
@@ -253,6 +252,6 @@ def test_a_report_of_a_replay_names_no_cost_model_and_one_given_beside_is_warned
 def test_a_fallback_of_a_backend_by_name_is_reported() -> None:
     model = Model()
     options = {"remat.plan": plan_of(64), "remat.on_error": "fallback"}
-    with fresh_compilation(), no_cpu_kernels(), pytest.warns(UserWarning, match="falls back"):
+    with visited(lambda _: None), pytest.warns(UserWarning, match="falls back"):
         torch.compile(model, backend="remat", options=options)(batch(32)).sum().backward()
     assert "runs PyTorch's own plan" in remat.last_report().notes[-1]

@@ -14,23 +14,23 @@ from torch import Tensor, nn
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from experiments.accuracy.skipped_kernels import no_cpu_kernels
+from experiments.accuracy.live_kernels import visited
 from remat.pytorch import Partitioner
 from remat.pytorch.measure.saved import saved_activations
 from remat.pytorch.run.compile import backend
 from remat.pytorch.run.planned_graph import PlannedGraph
 from remat.pytorch.run.report import Report
-from remat.pytorch.seam.torch_settings import fresh_compilation, partitioner_settings
+from remat.pytorch.seam.torch_settings import partitioner_settings
 from tests.depth import deep
 from tests.test_compile import gradients
 from tests.test_whole_run import WIDTH, Model
 
 
 def planned(**kwargs: Any) -> PlannedGraph:
-    """What a step by the backend's name was planned by, without compiling kernels."""
+    """What a step by the backend's name was planned by; no code is written for it."""
     torch.compiler.reset()
     model = Model()
-    with fresh_compilation(), no_cpu_kernels():
+    with visited(lambda _: None):
         torch.compile(model, backend="remat", **kwargs)(torch.randn(64, WIDTH)).sum().backward()
     return remat.last_report().graphs[-1]
 
@@ -186,7 +186,7 @@ def by_default(model: nn.Module) -> Step:
 
 
 def by_name(model: nn.Module) -> Step:
-    return no_cpu_kernels()(torch.compile(model, backend="remat"))
+    return visited(lambda _: None)(torch.compile(model, backend="remat"))
 
 
 @pytest.mark.parametrize("compile", [by_default, pytest.param(by_name, marks=deep)])

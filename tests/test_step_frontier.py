@@ -125,7 +125,7 @@ def test_a_search_that_one_limit_cut_short_says_so(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(StepPlans, "within", slow_at_first)
     graph = Corpus.open().graph("small-layernorm-gelu-mlp")
-    found = remat.step_frontier(graph, ["8MB", "9MB"], device="h100", time_limit_s=6)
+    found = remat.step_frontier(graph, ["8MB", "9MB"], device="h100", time_limit_s=2)
     assert calls == [8_000_000, 9_000_000]
     assert found.termination.limit == "time"
     assert remat.step_frontier(graph, ["9MB"], device="h100").termination.limit is None

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import remat
 from costmodels import ByteTraffic, MemoryBudget
-from experiments.accuracy.skipped_kernels import no_cpu_kernels
+from experiments.accuracy.live_kernels import visited
 from remat.improve.byte_budgets import default_plan, default_saved_bytes
 from remat.predict.time import modelled_time
 from remat.pytorch.measure.saved import saved_activations
@@ -27,7 +27,6 @@ from remat.pytorch.run import ranks, shared_budget
 from remat.pytorch.run.plan_log import Log, log_plans_if_asked
 from remat.pytorch.run.report import Report
 from remat.pytorch.seam.torch_names import torch_compile
-from remat.pytorch.seam.torch_settings import fresh_compilation
 from remat.words import human_bytes
 from tests.test_whole_run import WIDTH, Block, Model
 
@@ -229,7 +228,7 @@ def test_the_last_report_has_what_a_backend_by_name_planned(
 ) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.GELU(), nn.Linear(3 * WIDTH, 1))
     compiled: Any = torch_compile(model, backend="remat", options={"remat.cost_model": cost_model})
-    with caplog.at_level(logging.INFO, logger="remat"), fresh_compilation(), no_cpu_kernels():
+    with caplog.at_level(logging.INFO, logger="remat"), visited(lambda _: None):
         compiled(batch()).sum().backward()
     planned = remat.last_report().graphs[-1]
     assert "aten.erf.default" in planned.graph.ops
@@ -385,8 +384,10 @@ def test_settings_that_predictions_do_not_know_are_told_by_their_names(options: 
 
 def test_the_first_line_tells_both_peaks_where_the_check_finds_another_one() -> None:
     step = remat.compile(Model(), cost_model=MemoryBudget(0.9, of="peak"))
-    step(batch()).sum().backward()
+    with visited(lambda _: None):
+        step(batch()).sum().backward()
     (planned,) = step.report().graphs
+    assert planned.chosen.checked_peak_bytes == planned.row["peak_bytes"]
     first, *_ = str(step.report()).splitlines()
     assert "Inductor's code" not in first
     other = replace(planned, chosen=replace(planned.chosen, checked_peak_bytes=2 * planned.row["peak_bytes"]))
