@@ -107,6 +107,19 @@ def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.M
     assert joint_effects(predictor, before, changed) == {}
 
 
+def test_changes_that_met_are_made_together_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each of four layers two changes meet; three predictions tell of all eight."""
+    graph = remat.capture(nn.Sequential(*(twins() for _ in range(4))), torch.randn(128, 64, requires_grad=True))
+    predictor, plans = h100(graph), plans_of(graph)
+    before = saving_products(graph, plans)
+    ops = [graph.ops[v] for v in graph.plannable]
+    values = np.flatnonzero([op.startswith(("aten.sin.", "aten.cos.")) for op in ops])
+    changed = [[plans.legal.also_saving(before, values[[i]])] for i in range(8)]
+    monkeypatch.setattr(module, "_VALUES", 0)
+    effects = joint_effects(predictor, before, changed)
+    assert effects == pytest.approx(dict(enumerate(alone(graph, predictor, before, changed))), abs=1e-6)
+
+
 def with_a_common_mask() -> nn.Module:
     """The kernels of both layers compute the same mask."""
 

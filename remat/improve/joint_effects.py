@@ -61,7 +61,7 @@ def joint_effects(predictor: StepPredictor, before: Choice, changed: Sequence[Se
         met |= meeting
         unclear = {i for pair in meeting for i in pair}
         effects |= {i: ns for i, ns in own.items() if i not in unclear}
-        silent = [i for i in (*silent, *together) if i not in own and i not in effects]
+        silent = [i for i in (*silent, *together) if i not in effects and i not in unclear]
         waiting = [i for i in waiting if i not in effects and i not in silent]
     return effects
 
