@@ -348,11 +348,24 @@ def test_where_several_exchanges_exceed_the_limit_one_is_made_at_a_time() -> Non
     assert toy.tried == ["", "exchanges", "exchange", "exchange"]
 
 
+def test_several_exchanges_that_gain_less_than_the_best_one_are_not_made() -> None:
+    class Worse(TwoDear):
+        def ns(self, choice: Choice) -> float:
+            both = choice.saved[np.isin(self.kind, ("dear", "mask"))].all()
+            return super().ns(choice) + 22 * both
+
+    toy = Worse()
+    better = toy.exchanges(8 * BYTES).improved(toy.start("cheap"))
+    assert toy.saved(better.choice)["dear"] == 2
+    assert toy.saved(better.choice)["mask"] < 2
+    assert toy.tried[:3] == ["", "exchanges", "exchange"]
+
+
 def test_changes_are_predicted_in_different_layers() -> None:
     """Of two changes in the same layer, one prediction could not tell which one changes the step."""
     assert len({_places(24, i)[0] for i in range(20)}) >= 18
-    assert not {0, 23} & {place for i in range(20) for place in _places(24, i)}
-    assert {place for i in range(5) for place in _places(2, i)} == {0, 1}
+    assert all(_places(24, i)[-2:] == [0, 23] for i in range(20))
+    assert [_places(count, i) for count in (1, 2, 3) for i in (0, 1)] == [[0], [0], [0, 1], [1, 0], *[[1, 0, 2]] * 2]
 
 
 def test_an_exchange_that_is_not_faster_is_not_made() -> None:

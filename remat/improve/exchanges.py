@@ -11,9 +11,9 @@ first that costs least time per byte that is still needed, summed over these mom
 change as are needed. If all this does not make enough room, or costs too much, fewer values are saved.
 
 Several exchanges are predicted together: each is estimated after those before it, the best one first. If that fails,
-the best one is predicted alone. If it exceeds the limit, more values are recomputed, or fewer are saved. Once it has
-failed, too, each of its changes that has a large effect is predicted, for all values of its class, before another
-exchange is.
+half as many are tried the next time, and the best one is predicted alone. If it exceeds the limit, more values are
+recomputed, or fewer are saved. If that fails as well, estimates are not trusted any more: from then on exchanges are
+predicted one by one, and each change with a large effect is first predicted for all values of its class.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ _CLASSES = 16
 _WORTH = 0.001
 # Values that take at most this part of the limit are small; this many groups of them are tried.
 _SMALL, _GROUPS = 1e-4, 7
-# The effect of a class is predicted at one of so many of its values. Multiples of the golden section, modulo 1, are
-# spread evenly, however many there are.
+# The effect of a class is predicted at one of its values, mostly one of so many between the ends. Multiples of the
+# golden section, modulo 1, are spread evenly over 0 to 1, however many multiples are taken.
 _PLACES, _GOLDEN = 3, (math.sqrt(5) - 1) / 2
-# At most so many exchanges are predicted together. On a ResNet-50 whose layers were checkpointed, sixteen exchanges of
-# one layer each were predicted one by one; then two predictions led to the same plan.
-_TOGETHER = 8
+# At most so many exchanges are predicted together, which must gain this part of what the best one is expected to. On a
+# ResNet-50 whose layers were checkpointed, sixteen exchanges of one layer each had been predicted one by one; together,
+# two predictions lead to the same plan.
+_TOGETHER, _PART = 8, 0.5
 # The search for an exchange ends after this many have failed.
 _TRIES = 8
 # If an exchange exceeds the limit, more values are recomputed at most this often.
@@ -69,7 +70,7 @@ class Exchanges:
         self._plans, self._plan, self._timeline = search.plans, search.plan, search.timeline
         self._rank, self._effects = search.ranking.of, search.ranking.effects
         self._classes, self._limit_bytes = search.classes, search.limit_bytes
-        self._repairs, self._trusts_estimates = Repairs(search), True
+        self._repairs, self._trusts_estimates, self._together = Repairs(search), True, _TOGETHER
         self._exhausted: set[bytes] = set()  # keys of choices that no exchange makes faster
 
     def improved(self, best: PeakPlan) -> PeakPlan:
@@ -77,7 +78,8 @@ class Exchanges:
         for _ in range(_REFRESHED):
             if best.choice.key in self._exhausted:
                 break
-            before, changes, self._trusts_estimates = best, self._changes(best), True
+            before, changes = best, self._changes(best)
+            self._trusts_estimates, self._together = True, _TOGETHER
             while (better := self._several(best, changes) or self._best_exchange(best, changes)) is not None:
                 best = better
             if best is before:
@@ -113,22 +115,33 @@ class Exchanges:
         return self._rank(choice) <= (1 - _PAYS) * self._rank(before.choice)
 
     def _several(self, best: PeakPlan, changes: Sequence[Change]) -> PeakPlan | None:
-        """Returns the plan after several exchanges, the best first, as many as seem to fit; None if they do not."""
-        choice, before = best.choice, self._liveness(best.choice)
-        limit_bytes, made = self._limit_of_one_call(best, before), 0
-        while self._trusts_estimates and made < _TOGETHER:
-            # An exchange that nearly fits may have exceeded the limit a little.
+        """Returns the plan after several exchanges, the best one first, as many as seem to fit.
+
+        Returns None if fewer than two seem to fit, if their plan exceeds the limit, or if it gains much less than the
+        best one alone is expected to.
+        """
+        if not self._trusts_estimates:
+            return None
+        choice, before, offers = best.choice, self._liveness(best.choice), list[Offer]()
+        limit_bytes, least_ns = self._limit_of_one_call(best, before), _GAIN * self._rank(best.choice)
+        while len(offers) < self._together:
+            # An exchange that nearly fits may have exceeded the limit; `_offer` needs a start within it.
             limit_bytes = max(limit_bytes, before.peak_bytes)
             offer = self._best_offer(choice, before, limit_bytes, _left(changes, choice))
-            if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
+            if offer is None or offer.ns >= -least_ns:
                 break
             after = self._after(choice, offer.part, *(payment.part for payment in offer.paid))
-            before, choice, made = self._plans.after(before, choice, after), after, made + 1
-        if made < 2:
+            if after.key == choice.key:
+                break
+            before, choice, offers = self._plans.after(before, choice, after), after, [*offers, offer]
+        if len(offers) < 2:
             return None
         plan = self._plan(choice, "exchanges")
-        gains = self._rank(plan.choice) < (1 - _GAIN) * self._rank(best.choice)
-        return plan if gains and plan.peak_bytes <= self._limit_bytes else None
+        gained_ns = self._rank(best.choice) - self._rank(plan.choice)
+        if plan.peak_bytes <= self._limit_bytes and gained_ns > max(least_ns, -_PART * offers[0].ns):
+            return plan
+        self._together //= 2
+        return None
 
     def _best_exchange(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
         """Returns the plan after the best exchange; changes lose what is made, and get the effects predicted here."""
@@ -302,11 +315,11 @@ def _left(changes: Sequence[Change], choice: Choice) -> list[Change]:
 
 
 def _places(count: int, i: int) -> list[int]:
-    """Returns positions in the class of change `i`, mostly in other layers than those of other changes.
+    """Returns positions among the `count` values of change `i`.
 
-    So changes that are made together seldom meet. The first and the last of many equal layers are left out, because
-    they have neighbours of other kinds.
+    They are in other layers than those of most other changes, so that few kernels compute values of two changes. The
+    first and the last of many equal layers have neighbours of other kinds, so they come last.
     """
     first, inner = (1, count - 2) if count > 2 else (0, count)
     parts = ((_GOLDEN * i + j / _PLACES) % 1 for j in range(_PLACES))
-    return list(dict.fromkeys(first + int(part * inner) for part in parts))
+    return list(dict.fromkeys([*(first + int(part * inner) for part in parts), 0, count - 1]))
