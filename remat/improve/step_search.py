@@ -82,8 +82,8 @@ _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # Without a time limit, a search predicts so many steps, and if they are small, as many as have so many values together.
-# With 24 steps, a search takes 30% less time; in `experiments.bench.users_table` the overheads were then 50% lower in the
-# median than those of PyTorch's one-liners, and 38% at the peaks of every layer checkpointed.
+# With 24 steps, a search takes 30% less time. The overheads in `experiments.bench.users_table` were then 50% lower in
+# the median than those of PyTorch's one-liners, and 38% lower at the peaks of every layer checkpointed.
 _PREDICTIONS, _VALUES = 40, 50_000
 # A plan is not predicted if its peak is above the limit even if the ratio of predicted and simulated peaks is this part
 # of the smallest ratio so far.
