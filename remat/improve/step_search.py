@@ -1,7 +1,7 @@
 """Searches for the best plan whose compiled step keeps a limit of memory (`remat.predict.buffers`).
 
 To predict a compiled step takes as long as a hundred simulations by value, so few plans are predicted: without a time
-limit, some forty, and more of small graphs. They come from several sources, and one ranking judges them all
+limit, some two dozen, and more of small graphs. They come from several sources, and one ranking judges them all
 (`remat.improve.step_ranking`):
 
 - Budgets of saved bytes. Mostly the peak occurs when all saved values are alive, and falls by the bytes that are not
@@ -82,9 +82,9 @@ _DISTANCE = 4
 # Single values of what the best plan recomputes are saved at most this often.
 _ROUNDS = 3
 # Without a time limit, a search predicts so many steps, and if they are small, as many as have so many values together.
-# With 24 steps, a search takes 30% less time. The overheads in `experiments.bench.users_table` were then 50% lower in
-# the median than those of PyTorch's one-liners, and 38% lower at the peaks of every layer checkpointed.
-_PREDICTIONS, _VALUES = 40, 50_000
+# With 40 steps, a search takes 1.4 times as long. In `experiments.bench.users_table`, the overheads were then one point
+# lower at the peaks of every layer checkpointed, and equal in the median of all points.
+_PREDICTIONS, _VALUES = 24, 50_000
 # A plan is not predicted if its peak is above the limit even if the ratio of predicted and simulated peaks is this part
 # of the smallest ratio so far.
 _LOWER = 0.9
