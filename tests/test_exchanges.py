@@ -18,7 +18,7 @@ from remat.answer.choice import Choice
 from remat.answer.registry import find_solver
 from remat.facts.columns import IntArray
 from remat.improve.changes import Change, Offer, Payment
-from remat.improve.exchanges import Exchanges, _places
+from remat.improve.exchanges import Exchanges
 from remat.improve.limited_search import LimitedSearch
 from remat.improve.peak_plans import PeakPlan, PeakPlans
 from remat.improve.time_prices import AboveLimit, Liveness
@@ -234,8 +234,7 @@ def test_for_a_predicted_change_as_much_room_is_made_as_its_peak_says(factor: fl
     changes, before = exchanges._changes(start), exchanges._liveness(start.choice)
     dear = next(change for change in changes if change.saves)
     predicted = exchanges._predicted(start, before, dear)
-    limit_bytes = exchanges._limit_of_one_call(start, before)
-    offer = exchanges._offer(start.choice, before, limit_bytes, predicted, changes)
+    offer = exchanges._offer(start, before, predicted, changes)
     assert predicted.bytes_factor == pytest.approx(factor)
     assert len(offer.part.values) == saved
     assert [len(payment.part.values) for payment in offer.paid] == [freed]
@@ -315,57 +314,6 @@ def test_what_several_calls_free_together_makes_room_for_the_part_that_fits() ->
     toy.plans.in_flight = 2
     toy.exchanges(16 * BYTES).improved(toy.start("cheap"))
     assert tried[:3] == [("", 0), ("exchange", 8), ("exchange in part", 4)]
-
-
-class TwoDear(Toy):
-    """Recomputes a mask in 5 ns, so that two kinds of values are worth more than what is cheap; notes all sources."""
-
-    def __init__(self, together_bytes: int = 0) -> None:
-        self.together_bytes, self.tried = together_bytes, list[str]()
-        super().__init__(0, 0)
-        self.set_graph(kinds(dear=2, mask=2, cheap=8))
-
-    def ns(self, choice: Choice) -> float:
-        return super().ns(choice) + 5 * sum(self.kind[choice.recomputed] == "mask")
-
-    def plan(self, choice: Choice, source: str = "") -> PeakPlan:
-        self.tried.append(source)
-        more_bytes = self.together_bytes if source == "exchanges" else 0
-        return PeakPlan(choice, 0, self.timeline(choice).peak_bytes + more_bytes)
-
-
-def test_several_exchanges_are_predicted_together() -> None:
-    toy = TwoDear()
-    better = toy.exchanges(8 * BYTES).improved(toy.start("cheap"))
-    assert toy.saved(better.choice) == {"dear": 2, "cheap": 4, "mask": 2}
-    assert toy.tried == ["", "exchanges"]
-
-
-def test_where_several_exchanges_exceed_the_limit_one_is_made_at_a_time() -> None:
-    toy = TwoDear(together_bytes=1)
-    better = toy.exchanges(8 * BYTES).improved(toy.start("cheap"))
-    assert toy.saved(better.choice) == {"dear": 2, "cheap": 4, "mask": 2}
-    assert toy.tried == ["", "exchanges", "exchange", "exchange"]
-
-
-def test_several_exchanges_that_gain_less_than_the_best_one_are_not_made() -> None:
-    class Worse(TwoDear):
-        def ns(self, choice: Choice) -> float:
-            both = choice.saved[np.isin(self.kind, ("dear", "mask"))].all()
-            return super().ns(choice) + 22 * both
-
-    toy = Worse()
-    better = toy.exchanges(8 * BYTES).improved(toy.start("cheap"))
-    assert toy.saved(better.choice)["dear"] == 2
-    assert toy.saved(better.choice)["mask"] < 2
-    assert toy.tried[:3] == ["", "exchanges", "exchange"]
-
-
-def test_changes_are_predicted_in_different_layers() -> None:
-    """Of two changes in the same layer, one prediction could not tell which one changes the step."""
-    assert len({_places(24, i)[0] for i in range(20)}) >= 18
-    assert all(_places(24, i)[-2:] == [0, 23] for i in range(20))
-    assert [_places(count, i) for count in (1, 2, 3) for i in (0, 1)] == [[0], [0], [0, 1], [1, 0], *[[1, 0, 2]] * 2]
 
 
 def test_an_exchange_that_is_not_faster_is_not_made() -> None:

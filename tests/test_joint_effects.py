@@ -107,58 +107,6 @@ def test_changes_that_meet_in_a_kernel_are_predicted_alone(monkeypatch: pytest.M
     assert joint_effects(predictor, before, changed) == {}
 
 
-def test_changes_that_met_are_made_together_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each of four layers two changes meet; three predictions tell of all eight."""
-    graph = remat.capture(nn.Sequential(*(twins() for _ in range(4))), torch.randn(128, 64, requires_grad=True))
-    predictor, plans = h100(graph), plans_of(graph)
-    before = saving_products(graph, plans)
-    ops = [graph.ops[v] for v in graph.plannable]
-    values = np.flatnonzero([op.startswith(("aten.sin.", "aten.cos.")) for op in ops])
-    changed = [[plans.legal.also_saving(before, values[[i]])] for i in range(8)]
-    monkeypatch.setattr(module, "_VALUES", 0)
-    effects = joint_effects(predictor, before, changed)
-    assert effects == pytest.approx(dict(enumerate(alone(graph, predictor, before, changed))), abs=1e-6)
-
-
-class WithACommonMask(nn.Sequential):
-    """The kernels of all layers compute the same mask."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mask = torch.arange(64) < 32
-        for layer in self:
-            x = layer(torch.where(mask, x.sin(), 0.0))
-        return x
-
-
-def test_a_value_that_many_kernels_compute_does_not_join_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = remat.capture(
-        WithACommonMask(*(nn.Linear(64, 64) for _ in range(5))), torch.randn(128, 64, requires_grad=True)
-    )
-    predictor, plans = h100(graph), plans_of(graph)
-    before = saving_products(graph, plans)
-    sines = np.flatnonzero([graph.ops[v].startswith("aten.sin.") for v in graph.plannable])
-    changed = [[plans.legal.also_saving(before, sines[[i]])] for i in range(5)]
-    one_step_only(monkeypatch)
-    assert len(joint_effects(predictor, before, changed)) == 5
-
-
-def test_a_change_that_changes_nothing_does_not_end_the_predictions(graph: Graph) -> None:
-    predictor = h100(graph)
-    before, changed = changes_of(graph, near=True)
-    expected = alone(graph, predictor, before, changed)
-    effects = joint_effects(predictor, before, [[before], *changed])
-    assert effects == pytest.approx(dict(enumerate(expected, start=1)), abs=1e-6)
-
-
-def test_a_change_that_meets_others_is_made_in_another_place(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two changes touch the same values in one layer; in another place of the second one they do not."""
-    predictor = h100(graph)
-    before, near = changes_of(graph, near=True)
-    _, far = changes_of(graph, near=False)
-    one_step_only(monkeypatch)
-    assert len(joint_effects(predictor, before, [near[0], [*near[1], *far[4]]])) == 2
-
-
 def test_a_change_alone_counts_kernels_that_compute_none_of_its_values() -> None:
     graph = Corpus.open().graph("small-bert")
     predictor = h100(graph)

@@ -58,7 +58,7 @@ def choose(
         device: "cpu", or the name of a GPU, such as "h100": kernels, peaks and times are predicted for it. None takes
             the device that the estimator of the cost model names, or else the device of the graph.
         time_limit_s: wall time in seconds, for solvers that support a limit. If the peak is limited, None makes a short
-            search: some two dozen predicted steps, and more of small graphs. With a limit, the search goes on until the
+            search: some forty predicted steps, and more of small graphs. With a limit, the search goes on until the
             time is up or nothing makes the step faster; computing its lower bound takes additional time. If no plan so
             far keeps the limit of the peak, those that PyTorch gives in one line are still tried.
         throw: whether to raise if there is no plan; if False, a solution without a plan is returned.

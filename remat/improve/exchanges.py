@@ -10,16 +10,15 @@ If a change exceeds the limit at some moments, others make room: they recompute 
 first that costs least time per byte that is still needed, summed over these moments. Of each class, only as many values
 change as are needed. If all this does not make enough room, or costs too much, fewer values are saved.
 
-Several exchanges are predicted together: each is estimated after those before it, the best one first. If that fails,
-half as many are tried the next time, and the best one is predicted alone. If it exceeds the limit, more values are
-recomputed, or fewer are saved. If that fails as well, estimates are not trusted any more: from then on exchanges are
-predicted one by one, and each change with a large effect is first predicted for all values of its class.
+An exchange is predicted before it is made. If it exceeds the limit, more values are recomputed, or fewer are saved.
+Once an exchange has failed, each of its changes that has a large effect is predicted, for all values of its class,
+before another exchange is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,13 +38,6 @@ _CLASSES = 16
 _WORTH = 0.001
 # Values that take at most this part of the limit are small; this many groups of them are tried.
 _SMALL, _GROUPS = 1e-4, 7
-# The effect of a class is predicted at one of its values, mostly one of so many between the ends. Multiples of the
-# golden section, modulo 1, are spread evenly over 0 to 1, however many multiples are taken.
-_PLACES, _GOLDEN = 3, (math.sqrt(5) - 1) / 2
-# At most so many exchanges are predicted together, which must gain this part of what the best one is expected to. On a
-# ResNet-50 whose layers were checkpointed, sixteen exchanges of one layer each had been predicted one by one; together,
-# two predictions lead to the same plan.
-_TOGETHER, _PART = 8, 0.5
 # The search for an exchange ends after this many have failed.
 _TRIES = 8
 # If an exchange exceeds the limit, more values are recomputed at most this often.
@@ -70,7 +62,7 @@ class Exchanges:
         self._plans, self._plan, self._timeline = search.plans, search.plan, search.timeline
         self._rank, self._effects = search.ranking.of, search.ranking.effects
         self._classes, self._limit_bytes = search.classes, search.limit_bytes
-        self._repairs, self._trusts_estimates, self._together = Repairs(search), True, _TOGETHER
+        self._repairs, self._trusts_estimates = Repairs(search), True
         self._exhausted: set[bytes] = set()  # keys of choices that no exchange makes faster
 
     def improved(self, best: PeakPlan) -> PeakPlan:
@@ -78,9 +70,8 @@ class Exchanges:
         for _ in range(_REFRESHED):
             if best.choice.key in self._exhausted:
                 break
-            before, changes = best, self._changes(best)
-            self._trusts_estimates, self._together = True, _TOGETHER
-            while (better := self._several(best, changes) or self._best_exchange(best, changes)) is not None:
+            before, changes, self._trusts_estimates = best, self._changes(best), True
+            while (better := self._best_exchange(best, changes)) is not None:
                 best = better
             if best is before:
                 self._exhausted.add(best.choice.key)
@@ -114,42 +105,14 @@ class Exchanges:
     def _pays(self, choice: Choice, before: PeakPlan) -> bool:
         return self._rank(choice) <= (1 - _PAYS) * self._rank(before.choice)
 
-    def _several(self, best: PeakPlan, changes: Sequence[Change]) -> PeakPlan | None:
-        """Returns the plan after several exchanges, the best one first, as many as seem to fit.
-
-        Returns None if fewer than two seem to fit, if their plan exceeds the limit, or if it gains much less than the
-        best one alone is expected to.
-        """
-        if not self._trusts_estimates:
-            return None
-        choice, before, offers = best.choice, self._liveness(best.choice), list[Offer]()
-        limit_bytes, least_ns = self._limit_of_one_call(best, before), _GAIN * self._rank(best.choice)
-        while len(offers) < self._together:
-            # An exchange that nearly fits may have exceeded the limit; `_offer` needs a start within it.
-            limit_bytes = max(limit_bytes, before.peak_bytes)
-            offer = self._best_offer(choice, before, limit_bytes, _left(changes, choice))
-            if offer is None or offer.ns >= -least_ns:
-                break
-            after = self._after(choice, offer.part, *(payment.part for payment in offer.paid))
-            if after.key == choice.key:
-                break
-            before, choice, offers = self._plans.after(before, choice, after), after, [*offers, offer]
-        if len(offers) < 2:
-            return None
-        plan = self._plan(choice, "exchanges")
-        gained_ns = self._rank(best.choice) - self._rank(plan.choice)
-        if plan.peak_bytes <= self._limit_bytes and gained_ns > max(least_ns, -_PART * offers[0].ns):
-            return plan
-        self._together //= 2
-        return None
-
     def _best_exchange(self, best: PeakPlan, changes: list[Change]) -> PeakPlan | None:
         """Returns the plan after the best exchange; changes lose what is made, and get the effects predicted here."""
-        changes[:] = _left(changes, best.choice)
+        changes[:] = [left for change in changes if len((left := change.left(best.choice)).values)]
         before, refused = self._liveness(best.choice), list[Change]()
-        limit_bytes = self._limit_of_one_call(best, before)
         while len(refused) < _TRIES:
-            offer = self._best_offer(best.choice, before, limit_bytes, changes, refused)
+            useful = (one for one in changes if one.ns < 0 and one not in refused)
+            offers = (self._offer(best, before, one, changes) for one in useful)
+            offer = min((one for one in offers if len(one.part.values)), key=lambda offer: offer.ns, default=None)
             if offer is None or offer.ns >= -_GAIN * self._rank(best.choice):
                 return None
             estimate = offer.largest_estimate
@@ -179,24 +142,11 @@ class Exchanges:
             factor = min(max(rise / (after.peak_bytes - before.peak_bytes), 0), 1)
         return replace(change, ns=ns, bytes_factor=factor, is_predicted=True)
 
-    def _best_offer(
-        self,
-        choice: Choice,
-        before: Liveness,
-        limit_bytes: int,
-        changes: Sequence[Change],
-        refused: Collection[Change] = (),
-    ) -> Offer | None:
-        useful = (one for one in changes if one.ns < 0 and one not in refused)
-        offers = (self._offer(choice, before, limit_bytes, one, changes) for one in useful)
-        return min((one for one in offers if len(one.part.values)), key=lambda offer: offer.ns, default=None)
-
-    def _offer(
-        self, choice: Choice, before: Liveness, limit_bytes: int, change: Change, payers: Sequence[Change]
-    ) -> Offer:
+    def _offer(self, best: PeakPlan, before: Liveness, change: Change, payers: Sequence[Change]) -> Offer:
         """Returns the exchange that saves as many of the values as there is room for, at less than what they gain."""
-        after = self._plans.after(before, choice, self._after(choice, change))
+        after = self._plans.after(before, best.choice, self._after(best.choice, change))
         added_bytes, count = change.bytes_factor * (after.alive_bytes - before.alive_bytes), len(change.values)
+        limit_bytes = self._limit_of_one_call(best, before)
         others, paid = [payer for payer in payers if payer is not change], list[Payment]()
         for at_any_price in (True, False, False):  # each time, for as many values as there is room for
             part = count / len(change.values)
@@ -225,8 +175,8 @@ class Exchanges:
             first = first or plan
             moments = self._liveness(choice)
             above = self._plans.above_limit(moments, self._limit_of_one_call(plan, moments), _MOMENTS)
-            worth = left_ns / max(int(above.excess_bytes.sum()), 1)
-            paid, missing = paid_by(above, worth, _left(payers, choice))
+            left = [one for payer in payers if len((one := payer.left(choice)).values)]
+            paid, missing = paid_by(above, left_ns / max(int(above.excess_bytes.sum()), 1), left)
             if missing.any():
                 break
         return None if first is None else self._in_part(best, before, offer, first.peak_bytes)
@@ -277,8 +227,8 @@ class Exchanges:
             for values in self._most_promising(best.choice, among, saves)
         ]
         changed = [
-            [self._plans.legal.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values), i)]
-            for i, (values, saves) in enumerate(chosen)
+            [self._plans.legal.changed(best.choice, values[[at]], saves=saves) for at in _places(len(values))]
+            for values, saves in chosen
         ]
         effects = self._effects(best.choice, changed)
         return [Change(v, saves, len(v) * ns) for (v, saves), ns in zip(chosen, effects, strict=True)]
@@ -310,16 +260,6 @@ class Exchanges:
         return differs | stands_for_others & problem.cannot_save.mask
 
 
-def _left(changes: Sequence[Change], choice: Choice) -> list[Change]:
-    return [left for change in changes if len((left := change.left(choice)).values)]
-
-
-def _places(count: int, i: int) -> list[int]:
-    """Returns positions among the `count` values of change `i`.
-
-    They are in other layers than those of most other changes, so that few kernels compute values of two changes. The
-    first and the last of many equal layers have neighbours of other kinds, so they come last.
-    """
-    first, inner = (1, count - 2) if count > 2 else (0, count)
-    parts = ((_GOLDEN * i + j / _PLACES) % 1 for j in range(_PLACES))
-    return list(dict.fromkeys([*(first + int(part * inner) for part in parts), 0, count - 1]))
+def _places(count: int) -> list[int]:
+    # The first and the last of many equal layers have neighbours of other kinds.
+    return list(dict.fromkeys((count // 2, count // 4, 3 * count // 4)))

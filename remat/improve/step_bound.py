@@ -155,7 +155,7 @@ def _kernel(facts: StorageFacts, called: BoolArray, sizes: IntArray, w: int) -> 
     peak = int(sizes[w]) + _fewest_bytes(facts, called, sizes, cone, w)
     for old in _large_enough(facts, cone, w):
         overwriting = int(sizes[w]) + _fewest_bytes(facts, called, np.where(graph.base == old, 0, sizes), cone, w)
-        if overwriting < peak and may_be_written_over(graph.derived(Fuser), old, w):
+        if overwriting < peak and may_be_written_over(Fuser(graph), old, w):
             peak = overwriting
     return ProgramPoint(peak, counted, descendants(graph, w) & facts.live)
 
