@@ -306,7 +306,7 @@ def watched(function: Callable[..., Any], *args: Tensor, dynamic: bool = False) 
 
     dynamo: Any = import_module("torch._dynamo.config")
     with (
-        visited(lambda _: None),
+        visited(),
         torch.no_grad(),
         dynamo.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True),
     ):

@@ -124,7 +124,7 @@ def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(wit
     settings = {"custom_partitioner_fn": partitioner, "force_disable_caches": True}
     if with_order:
         settings["_post_fusion_custom_pass"] = KernelOrder()
-    with _SETTINGS.patch(settings), visited(lambda _: None):
+    with _SETTINGS.patch(settings), visited():
         torch.compile(model)(*ARGUMENTS).backward()
     report = partitioner.log.report()
     assert has_torchs_order(report.graphs[0].graph) is not with_order
@@ -137,7 +137,7 @@ def test_a_partitioner_predicts_and_checks_the_order_that_the_step_will_have(wit
 def test_a_graph_says_whether_the_step_is_offered_our_orders(options: dict[str, Any]) -> None:
     """`remat.compile` offers them, unless the user's options say otherwise."""
     step = remat.compile(torch.nn.Linear(8, 8), cost_model="memory-budget", options=options)
-    with visited(lambda _: None):
+    with visited():
         step(torch.ones(4, 8)).sum().backward()
     assert has_torchs_order(step.report().graphs[0].graph) is bool(options)
 

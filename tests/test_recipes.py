@@ -59,7 +59,7 @@ def test_every_recipe_is_listed_explained_and_short() -> None:
 
 def trained_a_step(model: torch.nn.Module) -> None:
     """No code is written for it: others look at what is computed, here only plans count."""
-    with visited(lambda _: None):
+    with visited():
         model(torch.randn(64, WIDTH)).sum().backward()
 
 
@@ -131,7 +131,7 @@ def test_accelerate_still_refuses_other_peoples_backends() -> None:
 
 def test_where_only_inductor_may_be_said_a_partitioner_is_set_for_the_process() -> None:
     model, partitioner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()), Partitioner.of("multi-read")
-    with torch._inductor.config.patch(custom_partitioner_fn=partitioner), visited(lambda _: None):
+    with torch._inductor.config.patch(custom_partitioner_fn=partitioner), visited():
         torch.compile(model)(torch.randn(2, 4)).sum().backward()
     (planned,) = partitioner.log.report().graphs
     assert planned.cost_model == "multi-read"

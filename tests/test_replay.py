@@ -141,7 +141,7 @@ def test_plans_of_all_graphs_of_a_model_are_replayed_from_their_files(
 
     torch.compiler.reset()
     monkeypatch.setenv("REMAT_PLAN", os.pathsep.join(map(str, files)))
-    with visited(lambda _: None):
+    with visited():
         torch.compile(model, backend="remat", dynamic=False)(batch(64)).sum().backward()
     assert [planned.plan for planned in remat.last_report().graphs[-2:]] == wanted
 
@@ -252,6 +252,6 @@ def test_a_report_of_a_replay_names_no_cost_model_and_one_given_beside_is_warned
 def test_a_fallback_of_a_backend_by_name_is_reported() -> None:
     model = Model()
     options = {"remat.plan": plan_of(64), "remat.on_error": "fallback"}
-    with visited(lambda _: None), pytest.warns(UserWarning, match="falls back"):
+    with visited(), pytest.warns(UserWarning, match="falls back"):
         torch.compile(model, backend="remat", options=options)(batch(32)).sum().backward()
     assert "runs PyTorch's own plan" in remat.last_report().notes[-1]

@@ -30,7 +30,7 @@ def planned(**kwargs: Any) -> PlannedGraph:
     """What a step by the backend's name was planned by; no code is written for it."""
     torch.compiler.reset()
     model = Model()
-    with visited(lambda _: None):
+    with visited():
         torch.compile(model, backend="remat", **kwargs)(torch.randn(64, WIDTH)).sum().backward()
     return remat.last_report().graphs[-1]
 
@@ -186,7 +186,7 @@ def by_default(model: nn.Module) -> Step:
 
 
 def by_name(model: nn.Module) -> Step:
-    return visited(lambda _: None)(torch.compile(model, backend="remat"))
+    return visited()(torch.compile(model, backend="remat"))
 
 
 @pytest.mark.parametrize("compile", [by_default, pytest.param(by_name, marks=deep)])

@@ -228,7 +228,7 @@ def test_the_last_report_has_what_a_backend_by_name_planned(
 ) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, 3 * WIDTH), nn.GELU(), nn.Linear(3 * WIDTH, 1))
     compiled: Any = torch_compile(model, backend="remat", options={"remat.cost_model": cost_model})
-    with caplog.at_level(logging.INFO, logger="remat"), visited(lambda _: None):
+    with caplog.at_level(logging.INFO, logger="remat"), visited():
         compiled(batch()).sum().backward()
     planned = remat.last_report().graphs[-1]
     assert "aten.erf.default" in planned.graph.ops
@@ -384,7 +384,7 @@ def test_settings_that_predictions_do_not_know_are_told_by_their_names(options: 
 
 def test_the_first_line_tells_both_peaks_where_the_check_finds_another_one() -> None:
     step = remat.compile(Model(), cost_model=MemoryBudget(0.9, of="peak"))
-    with visited(lambda _: None):
+    with visited():
         step(batch()).sum().backward()
     (planned,) = step.report().graphs
     assert planned.chosen.checked_peak_bytes == planned.row["peak_bytes"]

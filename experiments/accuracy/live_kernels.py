@@ -29,9 +29,10 @@ from remat.pytorch.seam.torch_settings import fresh_compilation, nothing_cached
 
 
 @contextmanager
-def visited(visit: Callable[[Any], None]) -> Generator[None]:
+def visited(visit: Callable[[Any], None] = lambda _: None) -> Generator[None]:
     """Calls a visitor with the `GraphLowering` of every graph that Inductor schedules in this thread within the block.
 
+    Without a visitor, the block only leaves out the code, for tests that look at plans.
     Caches on disk are off, and backward passes are compiled at once, not when they first run. A graph that was compiled
     earlier in this process is not compiled again (`torch.compiler.reset()` forgets it). Graphs outside training, which
     Inductor calls inference, have no plan and are skipped.

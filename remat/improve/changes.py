@@ -25,8 +25,8 @@ class Change:
         saves: whether they are saved from then on; if not, they are recomputed.
         ns: the step time after the change, minus the one before; in the unit of the rank, if plans are ranked by cost.
             An estimate is that of one value, times the number of values.
-        bytes_factor: the bytes that the change adds or frees, divided by those that the live ranges of its values say;
-            1 if it is an estimate.
+        bytes_factor: the bytes that the change adds or frees, divided by the bytes that are estimated from the live
+            ranges of its values; 1 if nothing was predicted.
         is_predicted: whether both effects were predicted for all values together; if not, they are estimates.
     """
 

@@ -128,7 +128,7 @@ class Delays:
 
     @property
     def counted_values(self) -> tuple[BoolArray, BoolArray, BoolArray]:
-        """Returns three masks, with a row for each moment: of the values whose delay its bound adds.
+        """Returns three masks with a row for each moment: the values whose delays the bound of that moment adds up.
 
         They are (r, n) for copies to the host, (s, n) for copies from the host, and (s, n) for recomputed values.
         """

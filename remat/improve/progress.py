@@ -121,7 +121,7 @@ def ended_early() -> Termination:
 
 
 def end_at_ctrl_c() -> None:
-    """Makes Ctrl-C end all searches of this process, which belongs to a pool, with their best plans so far."""
+    """Makes Ctrl-C end all searches of this process, a worker of a pool; each returns its best plan so far."""
 
     def end(*_: object) -> None:
         _interrupted.set()

@@ -106,7 +106,8 @@ class Repairs:
     def _prices(self, choice: Choice, freed_bytes: IntArray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Returns the prices (k,) of recomputing values that the choice saves.
 
-        A price is infinite if it would free nothing, or was not computed: only the classes that free most get one.
+        A price is infinite if to recompute the value frees nothing, or if the price was not computed: only the classes
+        that free most get one.
         """
         problem, legal = self._plans.problem, self._plans.legal
         groups = sorted(

@@ -73,7 +73,7 @@ def _saved(graph: Graph, problem: Problem) -> BoolArray:
 
 
 class _Knapsack:
-    """Decides which values are saved of those that no cut may recompute, so that the least arithmetic is repeated."""
+    """Decides which of the values that no cut may recompute are saved, so that the least arithmetic is repeated."""
 
     def __init__(self, graph: Graph, problem: Problem, most_bytes: int, largest: float) -> None:
         self.graph, self.problem = graph, problem
